@@ -17,7 +17,7 @@ from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
 from jobs.schedulers import SHIPPED
 from jobs.schedulers.slurm.profile import GENERIC, Profile
-from jobs.schedulers.slurm.script import ArrayTask, ScriptFields, render, render_report
+from jobs.schedulers.slurm.script import ArrayTask, ScriptFields, render
 
 SHARED = Path("/shared")
 SHIPPED_NAMES = sorted(path.stem for path in SHIPPED.glob("*.yaml"))
@@ -122,34 +122,6 @@ def sift_batch(profile: Profile, placed: dict[str, str]) -> ScriptFields:
     return made
 
 
-def sift_follow_up(profile: Profile, placed: dict[str, str]) -> dict[str, Any]:
-    """The job after the runs, of those values that are not refused."""
-    kept = {"name": "demo", "comment": "disttrain:demo/.report:0:abc", "root": "runs", "python": "python3"}
-
-    def made(values: dict[str, str]) -> dict[str, Any]:
-        root, sweep = SHARED / values["root"], values["name"]
-        return dict(
-            name=f"report-{sweep}",
-            comment=values["comment"],
-            after=["1_0", "2"],
-            command=[f"{root}/.code/abc/submit.py", "report", sweep, "--runs", str(root)],
-            logs=root / sweep / ".report" / "submissions",
-            python=values["python"],
-            profile=profile,
-        )
-
-    for name in kept.keys() & placed.keys():
-        with contextlib.suppress(ConfigError):
-            render_report(**made(kept | {name: placed[name]}))
-            kept[name] = placed[name]
-    return made(kept)
-
-
-def program(text: str) -> str:
-    """A name that only a stand-in has: no command of this machine, no path."""
-    return "x" + text.replace("/", "").replace("\0", "")
-
-
 def directives(script: str) -> dict[str, str]:
     """The options that sbatch reads from a script, by the rules of its own reader of such lines."""
     found = {}
@@ -189,15 +161,15 @@ class Trace:
     """What running a script came to."""
 
     started: list[str]
-    """The arguments of srun, or of what the script starts in its place."""
+    """The arguments of srun."""
     modules: list[str]
     """The arguments of `module`."""
     environment: dict[str, str]
     """What srun found there."""
 
 
-def run(script: str, folder: Path, *arguments: str, starts: str = "srun", **environment: str) -> Trace:
-    """Run a script where the commands it calls, `starts` the last, only write down how they are called.
+def run(script: str, folder: Path, *arguments: str, **environment: str) -> Trace:
+    """Run a script where the commands it calls, `srun` the last, only write down how they are called.
 
     Its code is taken to be where it says. Fails if it leaves anything behind where it ran.
     """
@@ -205,7 +177,7 @@ def run(script: str, folder: Path, *arguments: str, starts: str = "srun", **envi
     stubs, records, work = folder / "stubs", folder / "records", folder / "work"
     for made in (stubs, records, work):
         made.mkdir(exist_ok=True)
-    for name, record in ((starts, "started"), ("module", "module")):
+    for name, record in (("srun", "started"), ("module", "module")):
         stub = stubs / name
         stub.write_text(f"#!/bin/sh\ncd '{records}'\nprintf '%s\\0' \"$@\" > {record}\nenv -0 > env\n")
         stub.chmod(0o755)

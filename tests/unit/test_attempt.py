@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -14,9 +13,6 @@ from disttrain.records.run_directory import Attempt, RunDir
 from jobs.core import attempt as attempts
 from jobs.core import journal, requeue_policy
 from jobs.core.attempt import DoNotRestart, close_attempt, failed_hosts, is_current, open_attempt
-from jobs.schedulers.local import supervisor
-from jobs.status import outcome
-from jobs.status.run_state import read_state
 from tests.support.jobs import FakeScheduler, submit, sweep_plan
 
 
@@ -175,17 +171,3 @@ def test_the_last_of_the_lost_attempts_is_closed_when_the_run_is_given_up(run: R
     ]  # fmt: skip
     assert all(each["ended"] for each in records)
     assert read_json(run.failed)["message"] == records[-1]["message"] == str(ends.value)
-
-
-def test_the_supervisor_logs_an_end_that_it_cannot_record(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def agents(*_: object) -> Mock:
-        monkeypatch.setattr(attempts, "write_json", Mock(side_effect=PermissionError(13, "not permitted")))
-        return Mock(watch=lambda limit_s: None, exit_codes={0: 1})
-
-    monkeypatch.setattr(supervisor, "_Agents", agents)
-    monkeypatch.setattr(supervisor.run_code, "code_problem", Mock(return_value=None))
-    monkeypatch.setattr(outcome, "is_alive", Mock(return_value=False))
-    supervisor.supervise(run, 0, "7")
-    assert "not permitted" in (read_state(run).message or "")

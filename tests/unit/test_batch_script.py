@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 
 from disttrain.errors import ConfigError
 from docs.generate.slurm import by_hand
@@ -28,11 +28,9 @@ from tests.support.scripts import (
     directives,
     fields,
     placing,
-    program,
     run,
     sift,
     sift_batch,
-    sift_follow_up,
 )
 
 SITE = """\
@@ -97,17 +95,26 @@ def test_the_script_of_a_site_that_sets_everything(site: Profile) -> None:
     golden("site.sbatch", render(batch(SHARED, site, runs=2, logs=SHARED / "runs" / "demo" / ".arrays")))
 
 
-def test_the_script_of_its_report_job(site: Profile) -> None:
+@pytest.mark.parametrize(
+    ("mail", "requested"),
+    [("END,FAIL", ["END,FAIL"]), ("END", ["END,FAIL"]), ("FAIL", ["FAIL"]), ("NONE", [])],
+)
+def test_the_script_of_its_report_job_requests_mail_when_it_starts(
+    site: Profile, mail: str, requested: list[str]
+) -> None:
+    changes = {"container": None, "python": None, "mail_type": mail or ["NONE"]}
     script = render_report(
-        name="report-my sweep",
+        name="report-$(touch canary)",
         comment="disttrain:demo/.report:0:abc",
         after=["1", "2"],
-        command=["/code/submit.py", "report", "demo", "--runs", "/my runs/$HOME"],
-        logs=SHARED / "runs" / "demo" / ".report" / "submissions",
-        python="/venv/bin/python",
-        profile=site,
+        command=["/code/submit.py", "report", "it's", "--runs", "/my runs/$HOME"],
+        logs=SHARED / "runs" / "100 %j" / ".report" / "submissions",
+        python="/a=1/bin/python",
+        profile=Profile.model_validate({**site.as_dict(), **changes}),
     )
-    golden("report-job.sbatch", script)
+    assert re.findall(r"MailType=(\S+)", script) == requested
+    if mail == "END,FAIL":
+        golden("report-job.sbatch", script)
 
 
 @pytest.mark.parametrize("name", SHIPPED_NAMES)
@@ -252,32 +259,3 @@ def test_a_value_is_refused_or_inert(given: dict[str, Any], placed: dict[str, st
         assert read.get(name) == getattr(profile, name)
     assert not {"mail-user", "mail-type"} & set(read), "one mail for each run"
     assert (read["nodes"], read["ntasks-per-node"]) == ("2", "1"), "an option of ours was overridden"
-
-
-@settings(max_examples=60, deadline=None)
-@given(fields, placing)
-@example({"python": "=1"}, {})
-def test_a_value_is_refused_or_inert_in_the_job_after_the_runs(
-    given: dict[str, Any], placed: dict[str, str]
-) -> None:
-    named = {name: program(text) for name, text in placed.items() if name == "python"}
-    profile = sift(given | ({"python": program(given["python"])} if "python" in given else {}))
-    job = sift_follow_up(profile, placed | named)
-    script = render_report(**job)
-    python = job["python"] if profile.container else profile.python or job["python"]
-    with tempfile.TemporaryDirectory() as folder:
-        trace = run(script, Path(folder), starts=python)
-    assert trace.started == job["command"]
-    assert trace.modules == (["load", *profile.modules] if profile.modules else [])
-    read = directives(script)
-    assert (read["job-name"], read["comment"]) == (job["name"], job["comment"])
-    assert read["output"] == f"{str(job['logs']).replace('%', '%%')}/%j.log"
-    for name in ("partition", "account", "qos", "reservation", "wckey"):
-        assert read.get(name) == getattr(profile, name)
-    assert (read["nodes"], read["ntasks"]) == ("1", "1"), "an option of ours was overridden"
-
-
-@pytest.mark.parametrize(("types", "requested"), [("FAIL", ["FAIL"]), ("NONE", [])])
-def test_a_report_job_requests_mail_when_it_starts(types: str, requested: list[str]) -> None:
-    job = sift_follow_up(profile(mail_type=types), {})
-    assert re.findall(r"MailType=(\S+)", render_report(**job)) == requested

@@ -161,9 +161,3 @@ def test_python_follows_a_set_up_that_exits_with_its_code(
     environ = set_up(*lines)
     assert environ[SETUP_EXIT_VARIABLE] == code
     assert "LATER" not in environ
-
-
-def test_a_python_that_does_not_exist_is_reported_once() -> None:
-    lines = [*node_setup(Profile(name="x", node_setup=("true",))), 'bash -c "$node_setup" bash /no/python']
-    done = subprocess.run(["bash", "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.count("/no/python")) == (127, 1)

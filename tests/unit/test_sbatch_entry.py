@@ -12,13 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
-from jobs.core import excluded_nodes
 from jobs.node import interpreter
 from jobs.schedulers.slurm.allocation import SlurmAllocation
 from jobs.submission import by_hand, sbatch_entry
@@ -180,15 +178,6 @@ def test_warnings_about_arguments(
     assert ("warning: " in err) is (warned is not None)
     assert warned is None or re.search(warned.format(script=wait), err)
     assert "hush" not in err
-
-
-def test_listed_nodes_are_a_warning(tmp_path: Path) -> None:
-    allocation, scheduler = Mock(hosts=lambda: ["n1"]), Mock(cluster_name=lambda: "west")
-    listed = excluded_nodes.ExcludedNode.until("n1", "slow link", cluster="west", by="ann")
-    excluded_nodes.add(tmp_path, listed)
-    (line,) = by_hand.exclusion_warnings(allocation, tmp_path, scheduler)
-    assert "n1" in line
-    assert "slow link" in line
 
 
 OLD = "import runpy, sys; sys.version_info = (3, 9)"

@@ -8,6 +8,7 @@ import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -17,7 +18,6 @@ from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli import selection
-from jobs.cli.follow import PolledRuns
 from jobs.core import journal
 from jobs.schedulers.interface import Batch, Job, Submission, SubmitError, Unreachable, submission_tag
 from jobs.schedulers.slurm import queries
@@ -150,6 +150,28 @@ def test_a_batch_is_an_array_and_its_tasks_are_found_again(
         SlurmScheduler().find(array.submissions)
 
 
+@pytest.mark.parametrize(
+    ("section", "value", "same"),
+    [
+        ("name", "b", True),
+        ("config", {"optim": {"lr": 0.5}}, True),
+        ("config", {"resources": {"nodes": 4}}, False),
+        ("config", {"job": {"time_limit_min": 7}}, False),
+        ("excluded_nodes", ["n7"], False),
+        ("provenance", {"code": {"path": ".code/other"}}, False),
+    ],
+)
+def test_runs_share_an_array_if_their_scripts_differ_only_in_the_run(
+    run: RunDir, section: str, value: Any, same: bool
+) -> None:
+    scheduler, record = SlurmScheduler(), {**read_json(run.run_json), "profile": None, "provenance": {}}
+    if section == "config":
+        value = Config.model_validate({"resources": {"nodes": 3}} | value).as_dict()
+    first = scheduler.batch_key(run, record, None)
+    second = scheduler.batch_key(RunDir(run.path.with_name("other")), {**record, section: value}, None)
+    assert (first == second) is same
+
+
 def test_the_report_job_waits_for_whole_arrays(slurm: Commands, tmp_path: Path) -> None:
     folder = RunDir(tmp_path / "runs" / "demo" / ".report")
     number = journal.write_intent(folder, {})
@@ -242,23 +264,6 @@ def test_sacct_is_queried_once_about_a_job_that_has_ended(commands: Commands) ->
     assert [len(calls(commands, name)) for name in ("squeue", "sacct")] == [3, 1]
     squeue(commands, "1000|RUNNING|100|None", "1001|PENDING|N/A|BeginTime")  # requeued by hand
     assert scheduler.poll(["1000", "1001"])["1001"].status == "pending"
-
-
-def test_a_watch_keeps_its_schedulers(commands: Commands) -> None:
-    squeue(commands)
-    sacct(commands, record("1000", "FAILED", "1:0"))
-    watched = PolledRuns(lambda: running(1))
-    for _ in range(2):
-        watched._query(running(1))
-    assert len(calls(commands, "sacct")) == 1
-
-
-def test_tasks_of_an_array_that_never_started_share_one_record(commands: Commands) -> None:
-    list_jobs(commands, 0)
-    sacct(commands, record("1000", "COMPLETED"), record("7_[0-4999]", "CANCELLED by 0"))
-    jobs = SlurmScheduler().poll(["1000", *(f"7_{number}" for number in range(5000))])
-    assert [jobs[job_id].status for job_id in ("1000", "7_0")] == ["not_found", "ended"]
-    assert jobs["7_4999"] == Job("ended", "its job was cancelled by root", "cancelled")
 
 
 def test_a_task_that_was_cancelled_before_it_started_leaves_no_trace_but_its_siblings(
