@@ -46,9 +46,7 @@ def judged(
         (4, {"link_bytes_per_s": NDR_8}, "nccl", LARGE, 250e9, NDR_8, True),
         (4, {"link_bytes_per_s": NDR_8}, "nccl", BUCKET, 1e9, NDR_8, False),
         (4, {"link_bytes_per_s": TCP}, "nccl", LARGE, 6e9, TCP, True),
-        (4, {"link_bytes_per_s": TCP, "tcp": True}, "nccl", LARGE, 6e9, TCP, False),
         (4, {"link_bytes_per_s": TCP, "tcp": True}, "nccl", LARGE, 1e9, TCP, True),
-        (4, {}, "nccl", LARGE, 1e9, None, False),
     ],
 )
 def test_an_all_reduce_between_nodes_is_judged_as_the_sources_of_the_figures_do(
@@ -71,8 +69,6 @@ def test_the_slowest_node_limits_all_and_an_unknown_rate_judges_nothing():
     ("nvlink", "ranks", "measured", "most", "warns"),
     [
         ((450e9, True), 8, 482e9, 787.5e9, False),  # 8 x H200
-        ((450e9, True), 8, 363e9, 787.5e9, False),  # in rings
-        ((300e9, False), 8, 235e9, 300e9, False),  # 8 x A100
         ((900e9, False), 8, 682e9, 900e9, False),  # 8 x B200, in rings
         ((450e9, False), 8, 40e9, 450e9, True),  # over PCIe in place of NVLink
         (None, 4, 3e9, None, False),
@@ -99,7 +95,6 @@ def slow_node(nodes: int, slow: int) -> Any:
         (4, ring(4, {}), []),
         (2, {(0, 1): 124e6, (1, 0): 15e6}, [("warning", (), "the link from n1 to n0 moves 15.0")]),
         (2, {(0, 1): 124e6, (1, 0): 70e6}, []),
-        (2, ring(2, {0: 0.1}), []),
     ],
 )  # fmt: skip
 def test_a_slow_link_is_that_of_a_node_whose_directions_are_all_slow(nodes, rates, expected):

@@ -60,13 +60,11 @@ ROUTE = interface("bond0", "eth0", default=True)
         ([one(1, 400), one(2), one(3)], [], IB, {"1": "400 Gbit/s, faster than the 200 Gbit/s of most"}),
         ([one(1, 100), one(2)], [], IB, {"1": "degraded: 100 Gbit/s"}),
         ([one(1, None), one(2)], [], IB, {"1": "its rate is unknown, unlike that of others"}),
-        ([one(1, None)], [], IB, {}),
         # beside GPUs, the rate of the adapters near them
         ([NEAR, one(8, 100), one(9, 100)], [Gpu(at(1, 2))], IB, {"8": "degraded: 100", "9": "degraded: 100"}),
         # those apart are for storage only where each GPU has one near it
         ([NEAR, one(8)], [Gpu(at(1, 2))], IB, {"8": "no GPU below its PCIe switch"}),
         ([NEAR, one(8)], [Gpu(at(1, 2)), Gpu(at(0x20))], IB, {}),
-        ([one(1), one(2)], [Gpu(at(0x20))], IB, {}),
         # the default route is for management, but for RoCE that has no other adapter
         (ROCE, [ROUTE], FabricKind.ROCE, {"1": "its interface bond0 has the default route"}),
         (ROCE[:1], [ROUTE], FabricKind.ROCE, {}),
@@ -75,7 +73,6 @@ ROUTE = interface("bond0", "eth0", default=True)
         ([EFA], [interface("eth1", state="down")], FabricKind.NONE, {"1": "its interface eth1 is down"}),
         ([one(1, state="INIT")], [interface("eth0")], FabricKind.ETHERNET, {"1": "port 1 is INIT"}),
         ([replace(one(1), pci=None)], [], FabricKind.NONE, {"1": "no PCI device: software RDMA"}),
-        ([one(1, layer="Unspecified")], [], FabricKind.NONE, {"1": "link layer Unspecified"}),
     ],
 )  # fmt: skip
 def test_adapters_for_computing(adapters, others, kind, reasons):

@@ -49,7 +49,6 @@ OLD, FULL = {"agreement": AGREED | {"torch": "2.13.0"}}, {"free_bytes": {"/runs"
         ({1: OLD}, 2, ["error agreement"]),  # no majority
         ({1: {"missing_gpus": "3 of 4 GPUs"}}, 4, ["error gpus n1"]),
         ({3: {"gpus": 0}}, 4, ["error gpus n3"]),  # its ranks would train on the CPU
-        ({3: {"gpus": 3}}, 4, ["error gpus n3"]),
         ({3: {"gpus": 4}}, 4, []),  # as many as ranks
         ({3: {"gpus": None}}, 4, []),
         ({1: {"gpu_problems": [GPU]}}, 4, ["warning gpu_health"]),
@@ -63,10 +62,8 @@ OLD, FULL = {"agreement": AGREED | {"torch": "2.13.0"}}, {"free_bytes": {"/runs"
         ({0: FULL, 1: FULL}, 2, ["error free_space"]),  # nobody's fault
         ({2: FULL}, 4, ["error free_space n2"]),
         ({1: {"read_bytes_per_s": 0.4e9}}, 4, ["warning storage_rate n1"]),
-        ({1: {"write_bytes_per_s": 0.2e9}}, 4, ["warning storage_rate n1"]),
         ({1: {"read_bytes_per_s": 0.1e9}}, 2, []),  # of two nodes either may be the usual one
         ({0: {"write_bytes_per_s": 4e6}}, 1, ["warning storage_rate n0"]),
-        ({0: {"write_bytes_per_s": None}}, 1, []),
     ],
 )  # fmt: skip
 def test_facts_of_nodes(changes, count, expected):
@@ -82,7 +79,6 @@ def test_facts_of_nodes(changes, count, expected):
         ({0: {"gpus": 0}}, "node n0: no usable GPUs, and the run uses 4 on each node"),
         ({2: FULL}, "node n2: /runs has 1.0 MiB free, and the run needs 64.0 MiB"),
         ({1: {"read_bytes_per_s": 1e8}}, "node n1 reads 100.0 MB/s in the run directory, less than 500 MB/s"),
-        ({1: {"far_from_gpus": [0, 1]}}, "node n1: the job has no processor near the GPU of local ranks 0-1"),
     ],
 )  # fmt: skip
 def test_a_problem_names_its_nodes_and_values(changes, start):

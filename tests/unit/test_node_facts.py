@@ -65,11 +65,9 @@ def test_names_of_adapters_storage_adapters_and_gpus_of_the_bus_are_not_compared
         ("dead_hca", "cuda", {}, (("NCCL_NET", "socket"),), False, True, []),
         ("ndr", "cuda", {"NCCL_IB_DISABLE": "0"}, (("NCCL_IB_DISABLE", "1"),), True, False, []),
         ("all_down", "cuda", {}, (), False, True, ["no adapter is active, so NCCL would use TCP"]),
-        ("all_down", "cpu", {}, (), False, True, []),
         ("efa_p5", "cuda", {}, (), False, False, ["NCCL's plugin"]),  # it is not on the path of libraries
         ("efa_p5", "cuda", {"NCCL_NET_PLUGIN": PLUGIN}, (), True, False, []),
         ("cxi", "cuda", {"NCCL_NET_PLUGIN": PLUGIN}, (), False, False, []),
-        ("pcie", "cuda", {}, (), False, True, []),
     ],
 )  # fmt: skip
 def test_facts_of_the_network_that_a_run_uses(
@@ -183,9 +181,7 @@ H100, A100, A40 = (9, 0), (8, 0), (8, 6)
         (["NV4"] * 6, [A100] * 4, 12, (300e9, False)),  # direct: 4 links to each of 3 peers
         (["NV4"], [A100, A40], 12, (56.25e9, False)),
         (["NV4"], [(13, 0)] * 2, 4, None),  # unknown NVLinks
-        (["PIX", "SYS", "SYS"], [H100] * 3, 18, None),
         (["NV4", "SYS", "SYS", "SYS", "SYS", "NV4"], [A100] * 4, 12, None),  # two bridges
-        (["NV1", "NV1", "SYS"], [(7, 0)] * 3, 2, None),  # a chain
     ],
 )
 def test_nvlink_between_gpus(

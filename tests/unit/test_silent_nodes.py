@@ -109,7 +109,6 @@ LIMIT = "the scheduler ended the job at its time limit"
         (STOPPED | {"restarts": 1}, None, "", ()),
         (STOPPED | {"end_cause": "timeout"}, None, "", ()),
         (STOPPED, "cancelled", "the scheduler ended the job: by scancel", ()),
-        (STOPPED | {"down": "n3"}, "lost", "node 2 (n3) is down", ("n3",)),
     ],
 )
 def test_the_wait_ends_with_the_job(about, cause, message, hosts, attempt):
