@@ -60,8 +60,8 @@ def job(
 ) -> Run:
     """Attempt 0 trains steps 1 to 4 of 10 s and dies; attempt 1 resumes after step 2 and trains to step 5.
 
-    `steps` are attempt, start in the loop, step, and whether it is kept; `loops` the start of each loop by the
-    two clocks of the samples.
+    `steps` are attempt, start in the loop, step, and whether it is kept; `loops` the start of each loop by
+    the two clocks of the samples.
     """
     usage = [
         StartGpuHours(

@@ -9,20 +9,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis import comparison
-from analysis.stats.estimates import geometric_mean
-from analysis.stats.verdicts import repeats_within
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli.more_repeats import wanted_runs
 from jobs.core import journal
 from jobs.submission.decide import Action
-from tests.support.fake_runs import fake_sweep
 from tests.support.jobs import FakeScheduler
 from tests.support.verbs import RUNS, ask, end
 
@@ -51,36 +47,6 @@ def test_no_point_exceeds_the_limit_and_a_settled_one_gets_none(drawn: list[tupl
             assert count == was or not was or 0 < done < needed
         for point, count in zip(points, counts, strict=True):
             point[:count] = [replace(each, kind="up_to_date", state=STATE) for each in point[:count]]
-
-
-@given(st.lists(st.floats(90, 110), min_size=2, max_size=12), st.floats(0.001, 0.2))
-def test_repeats_suffice_where_the_interval_is_narrow(values: list[float], within: float) -> None:
-    estimate = geometric_mean(values)
-    assert estimate.high is not None
-    is_narrow = estimate.high / estimate.value - 1 <= within * (1 + 1e-9)
-    assert (repeats_within(values, within) == len(values)) == is_narrow
-
-
-def test_intervals_of_added_repeats_cover() -> None:
-    """Repeats that stop on their own interval cover a little less than 95 % (docs/statistics.md)."""
-    random = np.random.default_rng(0)
-    for spread in (0.005, 0.02):
-        covered = 0
-        for _ in range(400):
-            logs = random.normal(0, spread, 10)
-            count = 3
-            while (needed := min(10, repeats_within(np.exp(logs[:count]), 0.02))) > count:
-                count = needed
-            estimate = geometric_mean(np.exp(logs[:count]))
-            covered += estimate.low is not None and estimate.low <= 1 <= (estimate.high or 0)
-        assert 0.88 <= covered / 400 <= 0.98
-
-
-def test_the_repeats_that_sizes_lack(tmp_path: Path) -> None:
-    sweep = fake_sweep(tmp_path, nodes=(1, 2))
-    assert set(comparison.repeats_lacking(sweep, 0.1).values()) == {0}
-    lacking = comparison.repeats_lacking(sweep, 0.005)
-    assert lacking["n1x1-r0"] == lacking["n1x1-r2"] > 0
 
 
 def finish(*names: str, cause: str = "finished") -> None:
