@@ -216,7 +216,7 @@ def _of_curve(study: Study, curve: Curve) -> Iterator[Caveat]:
     exact = pair and all(_is_exact(run) for point in pair for run in point.runs)
     if pair and exact and (means := losses_apart(*pair)):
         yield grave("other loss", at=_named(curve, pair), means=means)
-    if pair and (speedup := pair[1].speedup):
+    if pair and (speedup := pair[1].speedup) and pair[1].size >= pair[0].size:
         most = pair[1].size / pair[0].size
         if (speedup.low or speedup.value / SPEED_UP_MARGIN) > most:
             yield grave("implausible", at=_named(curve, pair[1:]), speedup=speedup.value, most=most)

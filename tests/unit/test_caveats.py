@@ -2,234 +2,224 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from analysis.read.attempts import preflight_columns, read_attempts
-from analysis.read.load import load_runs
+from analysis.read.run import CurvePoint, Run
 from analysis.report.first_screen import caveat_text
-from analysis.report.sections.reproduction import provenance
-from analysis.results.caveats import Caveat, Gravity
+from analysis.results.caveats import Gravity, claim
+from analysis.stats.estimates import Estimate
 from analysis.study import Study, make_study
-from disttrain.records.json_files import read_json, write_json
-from disttrain.records.run_directory import RunDir
-from jobs.checks.finding import Finding
-from jobs.checks.node_checks import verdict_record
-from tests.support.fake_runs import NODE, fake_run, fake_sweep, reshape
-from tests.support.golden import GOLDEN, golden
+from disttrain.records.planned import Ingested
+from tests.support.fake_runs import with_metrics
+from tests.support.golden import golden
+from tests.support.runs_in_memory import attempt_of, run_of, sweep_of
 
-SLOW = Finding("warning", "links", "the link of node n2 moves 40 MB/s", "look")
-
-
-def study_of(root: Path) -> Study:
-    return make_study(load_runs(sorted(root.iterdir())))
+NOTE, WARNING, GRAVE = Gravity
+NO_RATIO = {"headline", "cost ranking"}
+ONE, ALL = slice(4, 5), slice(None)
+LARGE = slice(6, 9)
+"""Runs of `sweep`: one of two nodes, all, and those of four nodes."""
 
 
-def caveats(root: Path) -> dict[str, Caveat]:
-    found = {caveat.kind: caveat for caveat in study_of(root).caveats}
-    found.pop("CPU", None)
-    return found
+def sweep(which: slice = ALL, metrics: Any = None, **fields: Any) -> list[Run]:
+    """Three repeats on one, two and four nodes; some of them with other metrics or fields."""
+    runs = sweep_of((1, 2, 4))
+    runs[which] = [replace(run, **fields) for run in with_metrics(runs[which], **(metrics or {}))]
+    return runs
 
 
-def merged(record: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """The record with values replaced, section by section."""
-    nested = {name: merged(record[name], value) for name, value in changes.items() if isinstance(value, dict)}
-    return record | changes | nested
+def preflight(verdict: str) -> list[Run]:
+    problems = [SimpleNamespace(message="the link of node n2 moves 40 MB/s")] if verdict == "warned" else []
+    record = SimpleNamespace(verdict=verdict, problems=problems, seconds=1.0)
+    return sweep(ONE, attempts=(attempt_of(preflight=record),))
 
 
-def edit(root: Path, pattern: str, **changes: Any) -> None:
-    for path in root.glob(f"*/{pattern}"):
-        write_json(path, merged(read_json(path), changes))
+def busy(share: float) -> list[Run]:
+    runs = sweep()
+    runs[1].__dict__["busy_share"] = share
+    return runs
 
 
-def preflight(root: Path, mode: str = "basic", *problems: Finding) -> None:
-    fake_sweep(root, all_ranks=True)
-    record = verdict_record(0, mode, ["n1", "n2"], [], {}, problems)
-    write_json(RunDir(root / "default" / "n2x1-r1").attempt(0).preflight, record)
+def of_config(which: slice, section: str, **values: Any) -> list[Run]:
+    """The sweep with other values in the recorded config of some runs."""
+    runs = sweep()
+    for run in runs[which]:
+        run.record.config[section] |= values
+    return runs
 
 
-def other_load(root: Path, host_percent: float = 180.0) -> None:
-    """The rank keeps about 0.9 of 2 processors busy."""
-    path = RunDir(fake_sweep(root, nodes=(1,)) / "n1x1-r1").attempt(0).host_samples(0)
-    lines = [json.loads(line) | {"host_cpu_percent": host_percent} for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+def shorter(steps: int) -> list[Run]:
+    """Runs with so many measured steps."""
+    return [
+        replace(run, steps=run.steps.chosen(run.steps.step <= 10 + steps), metrics=metrics)
+        for run in sweep()
+        for metrics in [run.metrics.model_copy(update={"measured_steps": steps})]
+    ]
 
 
-def threads(root: Path, runs: str = "n2x1-*") -> None:
-    fake_sweep(root, all_ranks=True)
-    edit(root, f"{runs}/run.json", config={"resources": {"threads_per_rank": 4}})
+def drifting() -> list[Run]:
+    runs = sweep()
+    for run in runs[LARGE]:
+        run.steps.seconds["step_s"][:] *= 1 + 0.003 * run.steps.step
+    return runs
 
 
-def processors(root: Path, counts: dict[int, int]) -> None:
-    """One and two ranks on one node."""
-    fake_sweep(root, nodes=(1,), gpus_per_node=(1, 2))
-    for ranks, count in counts.items():
-        edit(root, f"n1x{ranks}-*/metrics.json", cpu_count=count)
+def processors(one: int, four: int) -> list[Run]:
+    """One and four ranks on one node, with these processors."""
+    return [
+        run_of(1, ranks, mean_s=0.1 + ranks / 99, metrics={"cpu_count": n})
+        for ranks, n in ((1, one), (4, four))
+    ]
 
 
-def late(root: Path, late_s: float = 0.05) -> None:
-    fake_sweep(root, nodes=(1,), repeats=3, emulated=True)
-    fake_run(root / "default" / "late", overrides={"emulated": True, "emulation_late_s": late_s})
+def losses(large: float, *, model: str = "gpt", spread: float = 0.0) -> list[Run]:
+    """Final losses of 2 on one node, and `large` on four."""
+    return [
+        replace(
+            run, curves={"loss_history": (), "eval_history": [CurvePoint(9, loss=loss + spread * (at % 3))]}
+        )
+        for at, run in enumerate(with_metrics(of_config(ALL, "model", kind=model), global_batch_size=32))
+        for loss in [large if run.metrics.nodes == 4 else 2.0]
+    ]
 
 
-def overlapping(root: Path) -> None:
-    for nodes, repeats in ((1, 3), (2, 3), (4, 3)):
-        for repeat in range(repeats):
-            hosts = ["gpu7", "gpu8"][:nodes] if nodes < 4 else None
-            fake_run(
-                root / "s" / f"n{nodes}-r{repeat}", nodes=nodes, repeat=repeat, hosts=hosts, all_ranks=True
-            )
+def left_out(state: str) -> list[Run]:
+    return sweep(ONE, state=state, included=False, note="crashed: rank 2: killed")
 
 
-def without_a_rank(root: Path) -> None:
-    (fake_sweep(root, all_ranks=True) / "n4x1-r1" / "attempts" / "000" / "steps-00002.jsonl").unlink()
-
-
-def damaged(root: Path) -> None:
-    (steps,) = fake_sweep(root, nodes=(1, 2), all_ranks=True).glob("n1x1-r0/attempts/000/steps-00000.jsonl")
-    steps.write_text(steps.read_text() + '{"step": 99,\n')
-
-
-def failed(root: Path) -> None:
-    fake_sweep(root, all_ranks=True)
-    fake_run(root / "default" / "gone", nodes=4, end="failed", message="rank 2: killed")
-
-
-def grouped(root: Path) -> None:
-    for nodes in (1, 2):
-        for repeat, mean_s in enumerate((0.1, 0.1002, 0.13, 0.1303)):
-            fake_run(
-                root / "s" / f"n{nodes}-r{repeat}", nodes=nodes, repeat=repeat, mean_s=mean_s, all_ranks=True
-            )
-
-
-def drifting(root: Path) -> None:
-    for run in fake_sweep(root, nodes=(1, 2), all_ranks=True).glob("n2*"):
-        reshape(run, lambda step: 1 + 0.003 * step)
-
-
-def equal(root: Path) -> None:
-    for nodes in (1, 2):
-        for repeat in range(3):
-            fake_run(root / "s" / f"n{nodes}-r{repeat}", nodes=nodes, repeat=repeat, all_ranks=True)
-
-
-CASES: dict[str, tuple[Callable[[Path], Any], str, set[str]]] = {
-    "emulated": (lambda root: fake_sweep(root, emulated=True), "grave", set()),
-    "shared processors": (lambda root: fake_sweep(root, oversubscribed=True), "warning", {"transfer advice"}),
-    "other load": (other_load, "warning", {"transfer advice"}),
-    "late emulation": (late, "warning", set()),
-    "pre-flight": (lambda root: preflight(root, "full", SLOW), "warning", set()),
-    "no pre-flight": (lambda root: preflight(root, "off"), "note", set()),
-    "skipped updates": (lambda root: fake_sweep(root, skipped_steps=2), "warning", set()),
-    "not stationary": (drifting, "grave", {"headline", "cost ranking"}),
-    "one machine": (fake_sweep, "note", set()),
-    "one repeat": (lambda root: fake_sweep(root, repeats=1), "warning", {"cost ranking"}),
-    "two repeats": (lambda root: fake_sweep(root, repeats=2), "note", set()),
-    "equal repeats": (equal, "warning", {"cost ranking"}),
-    "mixed runs": (threads, "warning", set()),
-    "unlike runs": (lambda root: threads(root, "n4x1-*"), "grave", {"headline", "cost ranking"}),
-    "two groups": (grouped, "grave", {"headline", "cost ranking"}),
-    "overlaps": (overlapping, "warning", {"transfer advice"}),
-    "unreadable records": (damaged, "warning", {"nobody is slow"}),
-    "missing records": (without_a_rank, "warning", {"nobody is slow"}),
-    "left out": (failed, "warning", set()),
+SHARED = (attempt_of("n"),)
+CASES: dict[str, tuple[Callable[[], list[Run]], Gravity, set[str]]] = {
+    "emulated": (lambda: sweep(metrics={"emulated": True}), GRAVE, set()),
+    "shared processors": (lambda: sweep(metrics={"oversubscribed": True}), WARNING, {"transfer advice"}),
+    "overlaps": (lambda: sweep(slice(2, 4), attempts=SHARED), WARNING, {"transfer advice"}),
+    "other load": (lambda: busy(0.45), WARNING, {"transfer advice"}),
+    "late emulation": (lambda: sweep(ALL, {"emulated": True, "emulation_late_s": 0.05}), WARNING, set()),
+    "pre-flight": (lambda: preflight("warned"), WARNING, set()),
+    "unreadable records": (lambda: sweep(ONE, problems=["file:9 is no record"]), WARNING, {"nobody is slow"}),
+    "missing records": (lambda: sweep(ONE, steps=run_of().steps), WARNING, {"nobody is slow"}),
+    "one repeat": (lambda: sweep()[::3], WARNING, {"cost ranking"}),
+    "two repeats": (lambda: [run for run in sweep() if run.record.repeat], NOTE, set()),
+    "equal repeats": (lambda: sweep_of(step_s=(0.1, 0.1)), WARNING, {"cost ranking"}),
+    "few steps": (lambda: shorter(35), NOTE, set()),
+    "skipped updates": (lambda: sweep(metrics={"skipped_steps": 2}), WARNING, set()),
+    "no pre-flight": (lambda: preflight("skipped"), NOTE, set()),
+    "remark": (lambda: sweep(ONE, note="made 9 of 10 announced steps"), NOTE, set()),
+    "CPU": (sweep, NOTE, set()),
+    "one machine": (lambda: sweep(LARGE, attempts=(attempt_of(one_machine=True, span=None),)), NOTE, set()),
+    "left out": (lambda: left_out("failed"), WARNING, set()),
+    "mixed runs": (lambda: of_config(slice(3, 6), "resources", threads_per_rank=4), WARNING, set()),
+    "unlike runs": (lambda: of_config(LARGE, "resources", threads_per_rank=4), GRAVE, NO_RATIO),
+    "other loss": (lambda: losses(2.2), GRAVE, NO_RATIO),
+    "implausible": (lambda: [run_of(), run_of(2, mean_s=0.094)], GRAVE, NO_RATIO),
+    "not stationary": (drifting, GRAVE, NO_RATIO),
+    "two groups": (lambda: sweep_of((1, 2), (0.1, 0.1002, 0.13, 0.1303)), GRAVE, NO_RATIO),
 }
 
 
+def ingested(runs: list[Run]) -> list[Run]:
+    table = Ingested(source="t.csv", sha256="", rows=1, ingested="")
+    return [replace(run, record=run.record.model_copy(update={"ingested": table})) for run in runs]
+
+
+@cache
+def study_of(kind: str) -> Study:
+    return make_study(CASES[kind][0]())
+
+
 @pytest.mark.parametrize("kind", CASES)
-def test_caveat_of_each_kind(tmp_path: Path, kind: str) -> None:
-    make, gravity, forbids = CASES[kind]
-    make(tmp_path)
-    study = study_of(tmp_path)
+def test_a_caveat_of_each_kind_has_its_gravity_and_forbids_statements(kind: str) -> None:
+    study, (_, gravity, forbids) = study_of(kind), CASES[kind]
     (caveat,) = [each for each in study.caveats if each.kind == kind]
-    assert (caveat.gravity.name.lower(), caveat.forbids) == (gravity, forbids)
+    assert (caveat.gravity, caveat.forbids) == (gravity, forbids)
     assert list(study.caveats) == sorted(study.caveats, key=lambda each: -each.gravity)
-    for subject in forbids:
-        assert subject in study.forbidden(subject).forbids
-    text = caveat_text(study, caveat).replace(f"{tmp_path}/", "")
-    assert len(text.split()) <= 25
-    known = dict(line.split(": ", 1) for line in (GOLDEN / "caveats.txt").read_text().splitlines())
-    known[kind] = text
-    golden("caveats.txt", "".join(f"{name}: {known[name]}\n" for name in CASES if name in known))
+    assert all(subject in study.forbidden(subject).forbids for subject in forbids)
 
 
-def test_a_caveat_forbids_statements_on_its_own_runs_alone(tmp_path: Path) -> None:
-    without_a_rank(tmp_path)
-    study = study_of(tmp_path)
+def test_each_caveat_is_one_short_sentence() -> None:
+    texts = {}
+    for kind in CASES:
+        (caveat,) = [each for each in study_of(kind).caveats if each.kind == kind]
+        texts[kind] = caveat_text(study_of(kind), caveat)
+    assert max(len(text.split()) for text in texts.values()) <= 25
+    golden("caveats.txt", "".join(f"{kind}: {text}\n" for kind, text in texts.items()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "make", "gravity"),
+    [
+        ("other load", lambda: busy(0.1), None),
+        ("late emulation", lambda: sweep(ALL, {"emulation_late_s": 0.0009}), None),
+        ("skipped updates", lambda: sweep(metrics={"skipped_steps": 1}), NOTE),
+        ("few steps", lambda: shorter(29), WARNING),
+        ("CPU", lambda: sweep(metrics={"emulated": True}), None),
+        ("ingested", lambda: ingested(sweep()), WARNING),
+        ("one machine", lambda: sweep(slice(3), attempts=(attempt_of(one_machine=True),)), None),
+        ("left out", lambda: left_out("running"), NOTE),
+        ("left out", lambda: left_out("done"), WARNING),
+        ("missing records", lambda: sweep(ONE, steps=run_of().steps, included=False), None),
+        ("mixed runs", lambda: processors(2, 8), None),  # more ranks have more processors
+        ("unlike runs", lambda: processors(4, 4), None),
+        ("unlike runs", lambda: sweep(LARGE, attempts=(attempt_of(span=None),)), None),
+        ("unlike runs", lambda: sweep(slice(5, 9), attempts=SHARED), GRAVE),  # the base has its machine alone
+        ("unlike runs", lambda: sweep(LARGE, {"torch": "2.12.0"}), GRAVE),
+        ("unlike runs", lambda: sweep(LARGE, {"warmup_steps": 9}), GRAVE),
+        ("other loss", lambda: losses(2.09), None),
+        ("other loss", lambda: losses(2.2, spread=0.1), None),
+        ("other loss", lambda: losses(2.2, model="vit"), None),
+        ("other loss", lambda: [*losses(2.2)[:3], *with_metrics(losses(2.2)[3:], steps=99)], None),
+        ("implausible", lambda: [run_of(), run_of(2, mean_s=0.096)], None),
+        ("implausible", lambda: sweep_of((1, 2), (0.1, 0.101, 0.099)), None),
+        ("two groups", lambda: sweep_of((1, 2), (0.1, 0.11, 0.12, 0.13)), None),
+    ],
+)
+def test_what_does_not_matter_is_no_caveat_and_what_matters_more_weighs_more(kind, make, gravity) -> None:
+    found = {each.kind: each.gravity for each in make_study(make()).caveats}
+    assert found.get(kind) == gravity
+
+
+def test_fewer_processors_for_more_ranks_are_a_difference() -> None:
+    (caveat,) = [each for each in make_study(processors(4, 2)).caveats if "differing" in each.numbers]
+    assert caveat.numbers["differing"]["processors"] == {"4": "1 rank", "2": "4 ranks"}
+
+
+def test_a_caveat_forbids_statements_on_its_own_runs_alone() -> None:
+    study = study_of("missing records")
     (curve,) = study.curves
-    assert [bool(study.forbidden("nobody is slow", curve, point)) for point in curve.points] == [
-        False,
-        False,
-        True,
-    ]
-    assert study.forbidden("nobody is slow")
-    assert not study.forbidden("headline")
+    forbidden = [bool(study.forbidden("nobody is slow", curve, point)) for point in curve.points]
+    assert forbidden == [False, True, False]
+    assert study.forbidden("nobody is slow", curve)
+    assert not study.forbidden("headline", curve)
+    (caveat,) = [each for each in study.caveats if each.kind == "missing records"]
+    numbers = {name: caveat.numbers[name] for name in ("count", "total", "highest")}
+    assert numbers == {"count": 1, "total": 9, "highest": 1}
+    assert caveat.runs == {caveat.numbers["example"].path}
+    against = replace(make_study(sweep()), against=make_study(left_out("failed")))
+    assert "left out" in {each.kind for each in against.caveats}
+    assert make_study(left_out("failed")[ONE]).caveats == (), "none without a finished run"
 
 
 @pytest.mark.parametrize(
-    ("make", "kind"),
+    ("runs", "base", "case"),
     [
-        (lambda root: other_load(root, 100.0), "other load"),
-        (lambda root: late(root, 1e-5), "late emulation"),
-        (lambda root: processors(root, {1: 2, 2: 4}), "mixed runs"),  # more ranks have more processors
-        (lambda root: processors(root, {1: 2, 2: 2}), "mixed runs"),
-        (fake_sweep, "unlike runs"),
+        (sweep, None, "settled"),
+        (drifting, None, "forbidden"),
+        (lambda: sweep()[::3], None, "one repeat"),
+        (lambda: sweep()[:3], None, "one size"),
+        (lambda: sweep_of((1, 2), (0.1, 0.15, 0.08)), None, "unsettled"),
+        (sweep, "4", "settled"),  # fewer devices are more efficient, which is not implausible
+        (lambda: [*sweep_of((1,), (0.1, 0.104)), *sweep_of((2,), (0.171, 0.168))], None, "no gain"),
+        (lambda: [*sweep_of((1,)), *sweep_of((2, 4), sweep="t")], "4", "no base"),
     ],
 )
-def test_what_does_not_matter_is_no_caveat(tmp_path: Path, make: Callable[[Path], Any], kind: str) -> None:
-    make(tmp_path)
-    assert kind not in caveats(tmp_path)
-
-
-def test_fewer_processors_for_more_ranks_are_a_difference(tmp_path: Path) -> None:
-    processors(tmp_path, {1: 4, 2: 2})
-    assert caveats(tmp_path)["mixed runs"].numbers["differing"] == {
-        "processors": {"4": "1 rank", "2": "2 ranks"}
-    }
-
-
-@pytest.mark.parametrize(("skipped", "gravity"), [(0, None), (1, Gravity.NOTE), (2, Gravity.WARNING)])
-def test_skipped_updates_are_a_warning_from_one_percent_on(
-    tmp_path: Path, skipped: int, gravity: Gravity | None
-) -> None:
-    fake_sweep(tmp_path, nodes=(1,), skipped_steps=skipped)
-    caveat = caveats(tmp_path).get("skipped updates")
-    assert (caveat and caveat.gravity) == gravity
-
-
-def test_nodes_of_a_mini_cluster_are_one_machine(tmp_path: Path) -> None:
-    attempt = RunDir(fake_sweep(tmp_path, nodes=(1, 2), repeats=1) / "n2x1-r0").attempt(0)
-    write_json(attempt.record, read_json(attempt.record) | {"cluster": "slurm"})
-    assert "one machine" not in caveats(tmp_path)
-    write_json(attempt.node_record(0), NODE | {"slurm": {"SLURM_CONF": "/run/disttrain-demo/slurm.conf"}})
-    assert caveats(tmp_path)["one machine"].numbers["example"].metrics.nodes == 2
-    assert (
-        "Slurm mini-cluster demo on one machine" in provenance(load_runs([tmp_path / "default"]))["Cluster"]
-    )
-
-
-@pytest.mark.parametrize(
-    ("starts", "verdict"),
-    [
-        (["warned", "passed"], "warned"),  # steps of the first start may be in the figures
-        (["refused", "passed"], "passed"),  # nothing was trained
-        (["passed", "skipped"], "skipped"),
-        (["refused"], "refused"),
-    ],
-)
-def test_a_run_counts_as_warned_if_any_of_its_starts_was(
-    tmp_path: Path, starts: list[str], verdict: str
-) -> None:
-    run = RunDir(tmp_path / "run")
-    for number, start in enumerate(starts):
-        severity = {"warned": "warning", "refused": "error"}.get(start)
-        problems = [dataclasses.replace(SLOW, severity=severity)] if severity else []
-        mode = "off" if start == "skipped" else "basic"
-        write_json(run.attempt(number).preflight, verdict_record(number, mode, ["n1"], [], {}, problems))
-    assert preflight_columns(read_attempts(run, []))["preflight"] == verdict
+def test_the_claim_of_a_curve_is_the_first_case_that_holds(runs, base, case) -> None:
+    study = make_study(runs(), base)
+    shown = claim(study, study.curves[0])
+    assert shown.case == case
+    assert (shown.caveat is not None) == (case == "forbidden")
+    assert isinstance(shown.point and shown.point.speedup, Estimate) == (case not in ("no base", "one size"))
