@@ -8,7 +8,7 @@ import torch
 
 from disttrain.config.config_tree import Config
 from disttrain.engine import agreement
-from disttrain.engine.agreement import SUPERSEDED_WITHIN_S, Agreement
+from disttrain.engine.agreement import MAX_STRIDE, SUPERSEDED_WITHIN_S, Agreement
 from disttrain.errors import Superseded
 from disttrain.records.metrics import EvalPoint
 from disttrain.records.run_directory import RunDir
@@ -131,6 +131,11 @@ def test_views_are_sent_and_read(events_of, options, found):
     events = without_pace(events_of(**options))
     places = [events[at : at + len(found)] for at in range(len(events))]
     assert found in places
+
+
+def test_short_steps_may_become_slower_so_agreements_follow_a_largest_number_of_them(events_of):
+    events = events_of(step_s=1e-4, check_s=5.0, steps=3 * MAX_STRIDE, stop_after=3 * MAX_STRIDE)
+    assert events.count("sent") >= 3
 
 
 def test_each_agreement_passes_on_the_seconds_of_a_step(events_of):

@@ -58,6 +58,7 @@ def test_a_choice_that_fails_its_verification_is_followed_by_a_smaller_one(monke
         assert is_out_of_memory(failure.value)
         fit = probe.run([40, 10])
     assert (fit.local_batch_size, fit.out_of_memory, fit.bytes_per_sample) == (8, [40, 10], 1.0)
+    assert fit.probes[0].local_batch_size == 2, "batch norms of vectors need two samples"
 
 
 @pytest.mark.parametrize(
