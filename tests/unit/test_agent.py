@@ -82,13 +82,7 @@ def raise_(error: Exception) -> Any:
 
 
 @pytest.mark.parametrize("error", [DISK, KeyError("cause")])
-def test_an_error_after_the_launch_is_no_error_of_the_start(
-    error,
-    node,
-    run,
-    monkeypatch,
-    capfd,
-):
+def test_an_error_after_the_launch_is_no_error_of_the_start(error, node, run, monkeypatch, capfd):
     with pytest.raises(type(error)):
         run(lambda attempt: raise_(error))
     monkeypatch.setattr(launch, "_prepare", Mock())
@@ -104,7 +98,7 @@ def test_an_error_after_the_launch_is_no_error_of_the_start(
 )
 def test_an_error_before_the_launch_is_one_line_and_a_programming_error_has_its_traceback(
     run_json, reason, traceback, node, capsys
-):  # fmt: skip
+):
     node.run.run_json.unlink()
     if run_json:
         node.run.run_json.write_text(run_json)
@@ -133,14 +127,7 @@ def test_a_bad_run_json_revokes_the_submission_unless_the_run_was_deleted(is_del
         (PREEMPTED, EXIT_DONE, "preempted"),
     ],
 )
-def test_no_silent_node_is_explained_where_the_cause_is_known(
-    result,
-    code,
-    cause,
-    node,
-    run,
-    monkeypatch,
-):
+def test_no_silent_node_is_explained_where_the_cause_is_known(result, code, cause, node, run, monkeypatch):
     monkeypatch.setattr(peers, "ENDING_TIMEOUT_S", 0.01)
     exit_code, record = run(result)
     assert (exit_code, record["cause"], record["exit_codes"]) == (code, cause, {"0": result.code})

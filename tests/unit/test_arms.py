@@ -230,9 +230,7 @@ def test_the_order_within_pairs_is_random():
 
 
 @pytest.mark.parametrize("broken", ["start", "block"])
-def test_a_setting_whose_ranks_do_not_start_or_die_is_failed_and_the_next_one_is_compared(
-    broken,
-):
+def test_a_setting_whose_ranks_do_not_start_or_die_is_failed_and_the_next_one_is_compared(broken):
     found, _ = experiment({BROKEN: broken} | slow(0.05))
     assert [each.verdict for each in found.alone] == ["failed", "loss"]
     first = found.alone[0]

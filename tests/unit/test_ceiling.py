@@ -50,9 +50,8 @@ def judged(
     ],
 )
 def test_an_all_reduce_between_nodes_is_judged_as_the_sources_of_the_figures_do(
-    nodes, fact, backend, size, measured, most,
-    warns,
-):  # fmt: skip
+    nodes, fact, backend, size, measured, most, warns
+):
     record, problems = judged([fact] * nodes, measured, size, backend=backend)
     assert (record.ceiling_bytes_per_s, record.gpu_path) == (most, None)
     assert [(each.severity, each.hosts) for each in problems] == [("warning", ())] * warns

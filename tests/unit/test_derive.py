@@ -110,15 +110,7 @@ REASONED = {"NCCL_NET_GDR_LEVEL", "NCCL_LL128_C2C", "NCCL_PROTO"}
     st.data(), st.sampled_from(sorted(KINDS)), st.integers(1, 9), st.integers(0, 8), VERSIONS,
     st.sets(st.sampled_from(sorted(registry().variables))),
 )  # fmt: skip
-def test_derived_variables_are_known_allowed_and_justified(
-    fabric_of,
-    data,
-    kind,
-    nodes,
-    gpus,
-    version,
-    mine,
-):
+def test_derived_variables_are_known_allowed_and_justified(fabric_of, data, kind, nodes, gpus, version, mine):
     """On odd nodes: parts of the adapters and interfaces, other choices, other libraries."""
     node = fabric_of(kind)
     adapters, interfaces = (

@@ -63,10 +63,7 @@ SWITCH = (2, "00000000:C5:00.0")
         ([], [], 77, "SYS", [(None, None)] * 2, None),
     ],
 )
-def test_links_of_two_gpus(
-    first, second, level, path, nvlinks,
-    is_behind_nvswitch, nvml,
-):  # fmt: skip
+def test_links_of_two_gpus(first, second, level, path, nvlinks, is_behind_nvswitch, nvml):
     nvml(gpu(first), gpu(second), level=level)
     reading = read_nvml()
     assert reading is not None

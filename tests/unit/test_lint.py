@@ -206,11 +206,6 @@ def test_an_entry_of_the_registry_is_consistent(name):
     assert default in AUTOMATIC or each.accepts(default), f"the default {default} is not allowed"
 
 
-def test_the_registry_holds_all_variables_of_nccl():
-    nccl = [each for each in KNOWN.variables.values() if each.library == "nccl" and each.kind != "dead"]
-    assert (len(nccl) >= 267, KNOWN.read_from["nccl"]) == (True, "2.30.7")
-
-
 def test_the_history_of_a_default():
     timeout = KNOWN.variables["NCCL_IB_TIMEOUT"]
     assert timeout.stale_default("18", "2.27.5") == ("2.23.4", "20")

@@ -71,9 +71,8 @@ def test_names_of_adapters_storage_adapters_and_gpus_of_the_bus_are_not_compared
     ],
 )  # fmt: skip
 def test_facts_of_the_network_that_a_run_uses(
-    kind, device, environ, file, rdma, tcp,
-    defects, fabric_of, collected,
-):  # fmt: skip
+    kind, device, environ, file, rdma, tcp, defects, fabric_of, collected
+):
     """The limit of locked memory has a check of its own."""
     software = replace(
         fabric_of(kind).software,
@@ -103,10 +102,7 @@ def test_free_space_is_that_of_a_user(fabric_of, collected, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(("first_part_s", "mib"), [(0.1, 16), (0.6, 1)])
-def test_rates_of_storage(
-    first_part_s, mib, fabric_of, collected, tmp_path,
-    monkeypatch,
-):  # fmt: skip
+def test_rates_of_storage(first_part_s, mib, fabric_of, collected, tmp_path, monkeypatch):
     """Slow storage gets a smaller file, and only the first nodes measure it. No file is left."""
     times = [0.0, first_part_s, *([0.2, 0.4] if mib > 1 else []), 1.0, 1.2]
     monkeypatch.setattr(time, "perf_counter", iter(times).__next__)
@@ -184,10 +180,7 @@ H100, A100, A40 = (9, 0), (8, 0), (8, 6)
         (["NV4", "SYS", "SYS", "SYS", "SYS", "NV4"], [A100] * 4, 12, None),  # two bridges
     ],
 )
-def test_nvlink_between_gpus(
-    paths, capabilities, nvlinks,
-    expected,
-):  # fmt: skip
+def test_nvlink_between_gpus(paths, capabilities, nvlinks, expected):
     """Paths of the pairs (0, 1), (0, 2), ..."""
     count = len(capabilities)
     gpus = tuple(

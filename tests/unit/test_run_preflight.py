@@ -239,9 +239,8 @@ def test_the_bandwidth_is_measured_between_machines_and_between_gpus(configured,
     [(["n0"], "full", "full"), (["n0"], "auto", "basic"), (["127.0.0.1"] * 2, "full", "basic")],
 )
 def test_one_node_with_several_gpus_measures_between_them(
-    hosts, configured, mode, nodes, measurement,
-    monkeypatch,
-):  # fmt: skip
+    hosts, configured, mode, nodes, measurement, monkeypatch
+):
     monkeypatch.setattr(preflight, "has_driver", lambda: True)
     measurement(None)
     shape = {"nodes": len(hosts), "gpus_per_node": 2, "device": "cuda"}

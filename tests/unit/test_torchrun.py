@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from disttrain.records.json_files import read_json_or_none
+from disttrain.records.json_files import read_json_or_none, write_json
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.core.rank_positions import RankPosition
 from jobs.node import peers, torchrun
@@ -55,7 +55,7 @@ def run(attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
         monkeypatch.setattr(torchrun, "wait_for_signal", lambda *_: next(signals, None))
         monkeypatch.setattr(torchrun.processes, "spawn", lambda *_, **__: CHILD)
         monkeypatch.setattr(torchrun.processes, "reap_children", reap_children)
-        monkeypatch.setattr(torchrun.processes, "has_children", lambda pid: True)
+        monkeypatch.setattr(torchrun.processes, "has_children", lambda pid: bool(current[0]))
         monkeypatch.setattr(torchrun.processes, "kill_descendants", dict)
         allocation = Mock(facts=Mock(return_value=facts), restart=0) if facts else None
         node = NodeContext(RunDir(attempt.path.parent.parent), 0, 0, ["a", "b"], allocation)
@@ -99,6 +99,18 @@ def test_a_hang_ends_at_once_during_the_grace_after_a_failure(run, attempt):
 def test_without_a_hang_nothing_is_recorded(run, attempt, looks, code):
     assert run(*looks, code=code).code == code
     assert positions(attempt) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "number", "code"), [("completed", 0, 0), ("completed", 7, 1), ("running", 0, 1)]
+)
+def test_torchrun_does_not_wait_for_other_nodes_after_the_end_of_the_run(
+    status, number, code, run, attempt, monkeypatch
+):
+    """All ranks of this node have exited, while torchrun has not."""
+    monkeypatch.setattr(peers, "PEER_GRACE_S", 0.0)
+    write_json(RunDir(attempt.path.parent.parent).metrics, {"status": status, "attempt": number})
+    assert run([WAITS], [], []).code == code
 
 
 @pytest.mark.parametrize(("change_s", "expected_s"), [(-600.0, -600.0), (600.0, 0.0)])
