@@ -1,7 +1,5 @@
 """Messages of exceptions."""
 
-from __future__ import annotations
-
 import errno
 
 import pytest
@@ -9,11 +7,11 @@ import pytest
 from disttrain.errors import in_one_line, message_of
 
 
-def raised(error: Exception, before: Exception | None = None) -> Exception:
+def raised(error, before):
     """`error` as raised while `before` was handled."""
     try:
         try:
-            raise before or error
+            raise before
         except Exception:
             raise error  # noqa: B904
     except Exception as found:
@@ -30,12 +28,12 @@ def raised(error: Exception, before: Exception | None = None) -> Exception:
         (ValueError("two\nlines"), "two lines"),
     ],
 )
-def test_a_full_disk_is_called_that(error: Exception, message: str) -> None:
+def test_a_full_disk_is_called_that(error, message):
     assert message_of(error) == message
     assert in_one_line(error) == f"{type(error).__name__}: {message}"
 
 
-def test_a_full_disk_is_named_behind_the_exception_that_it_caused() -> None:
+def test_a_full_disk_is_named_behind_the_exception_that_it_caused():
     full = OSError(errno.ENOSPC, "No space left on device")
     assert message_of(raised(RuntimeError("unexpected pos 704 vs 598"), full)) == "the disk is full"
     assert message_of(raised(RuntimeError("a"), ValueError("b"))) == "a"

@@ -1,205 +1,238 @@
-"""Options of models and data: of built-in kinds from `options.json`, of others from the imported callable."""
+"""Options of models and data, and plug-ins: found by name, checked, imported before a submission, built."""
 
-from __future__ import annotations
-
-import json
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch import nn
 
 from disttrain.config import options
 from disttrain.config.config_tree import Config
 from disttrain.config.dotted_keys import get_key
-from disttrain.config.options import (
-    BUILT_SECTIONS,
-    builder_of,
-    check_options,
-    inspected,
-    kinds_of,
-    planned_options,
-)
-from disttrain.config.parsing import Draft, check
+from disttrain.config.options import check_options, inspected, planned_options
+from disttrain.config.parsing import Draft
+from disttrain.config.sections.model import DataConfig, ModelConfig
+from disttrain.data import digits
+from disttrain.engine.kinds import build_model, build_source
 from disttrain.engine.plug_in_check import unchecked
 from disttrain.errors import ConfigError
-from jobs.submission import before
+from jobs.submission.before import check_plug_ins
 
 
-def test_every_builder_we_ship_declares_plain_options() -> None:
-    for section in BUILT_SECTIONS.values():
-        for kind in kinds_of(section):
-            builder = builder_of(section, kind)
-            assert builder is not None
-            assert not builder.open_ended, kind
-            assert [name for name, text in builder.types.items() if options.type_of(text) is Any] == [], kind
+@pytest.mark.parametrize(("section", "package"), options.BUILT_SECTIONS.items())
+def test_every_builder_of_ours_declares_plain_options(section, package):
+    for kind, builder in options.built_in(package).items():
+        assert not builder.open_ended, kind
+        assert Any not in map(options.type_of, builder.types.values()), kind
 
 
-def test_a_new_kind_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_kind_is_one_file(tmp_path, monkeypatch):
     """Until `make schemas` puts its options into `options.json`, they are checked as those of a plug-in."""
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "net.py").write_text("def build(source, width): ...")
     monkeypatch.setattr(options, "PACKAGE", tmp_path)
+    assert options.unknown_name("model.kind", "models", "net") is None
     assert planned_options("model", "net", {"width": 3}) == {"width": 3}
-    config = Config.model_validate({"model": {"kind": "net"}})
-    assert options.plug_ins(config) == [("model.kind", "models", "net")]
-    with pytest.raises(ConfigError, match=r"model\.kind='nett' is unknown; allowed: emulated, gpt"):
-        check(Draft({"model": {"kind": "nett"}}))
+    assert options.plug_ins(Config.model_validate({"model": {"kind": "net"}})) == [
+        ("model.kind", "models", "net")
+    ]
 
 
-def test_defaults_are_filled_in() -> None:
-    filled = planned_options("model", "mlp", {"hidden": [3]})
-    assert filled == {"hidden": (3,), "activation": "relu", "dropout": 0.0}
+@pytest.mark.parametrize(
+    ("kind", "given", "planned"),
+    [
+        ("mlp", {"hidden": [3]}, {"hidden": (3,), "activation": "relu", "dropout": 0.0}),
+        (
+            "gpt",
+            {"size": "124M", "dropout": 0.1},
+            planned_options("model", "gpt", {"layers": 12, "width": 768, "heads": 12, "dropout": 0.1}),
+        ),
+        ("gpt", {"size": None}, planned_options("model", "gpt", {})),
+        ("my:model", {"size": "x"}, {"size": "x"}),
+    ],
+)
+def test_defaults_and_sizes_of_a_built_in_kind_are_filled_in(kind, given, planned):
+    assert planned_options("model", kind, given) == planned
 
 
-def test_a_size_is_its_options() -> None:
-    named = planned_options("model", "gpt", {"size": "124M", "dropout": 0.1})
-    assert named == planned_options("model", "gpt", {"layers": 12, "width": 768, "heads": 12, "dropout": 0.1})
-    assert planned_options("model", "gpt", {"size": None}) == planned_options("model", "gpt", {})
+SIZES = {"S": {"depth": 3}}
 
 
-def build(source: object, depth: int = 1, *, rates: tuple[float, ...], own: Path | None = None) -> None: ...
-def open_ended(*, n_layer: int = 2, **rest: Any) -> None: ...
+def build(
+    source, depth: int = 1, *, rates: tuple[float, ...], norm: callable = len, own: Path | None = None
+): ...
+def open_ended(*, n_layer: int = 2, **rest): ...
 
 
-class Net:
-    def __init__(self, width: int = 8, flag=True) -> None: ...  # type: ignore[no-untyped-def]
-
-
-def test_names_types_and_defaults_come_from_the_signature() -> None:
-    assert inspected(build).types == {"depth": "int", "rates": "tuple[float, ...]", "own": "Path | None"}
-    assert inspected(build).defaults == {"depth": 1, "own": None}
-    assert inspected(Net).types == {"width": "int", "flag": "Any"}
-    assert inspected(open_ended).open_ended
-    assert check_options(inspected(build), "model", "my:build", {"rates": [1]}) == {"rates": (1.0,)}
+def test_names_types_and_defaults_come_from_the_signature():
+    builder = inspected(build)
+    assert [*builder.types] == ["depth", "rates", "norm", "own"]
+    assert (builder.types["rates"], builder.defaults["own"]) == ("tuple[float, ...]", None)
+    assert check_options(builder, "model", "my:net", {"rates": [1], "size": "S"}) == {
+        "rates": (1.0,),
+        "depth": 3,
+    }
+    assert check_options(inspected(open_ended), "model", "my:net", {"other": 3}) == {"other": 3}
 
 
 @pytest.mark.parametrize(
     ("of", "given", "message"),
     [
         (build, {}, r"^model\.rates is needed by model\.kind=my:net$"),
-        (build, {"rates": [1], "deph": 2}, r"^model\.deph is not an option .*did you mean 'depth'\?"),
-        (build, {"rates": ["x"]}, r"^model\.rates\.0='x': a number is needed$"),
-        (open_ended, {"n_layr": 3}, r"^model\.n_layr is not named .*did you mean 'n_layer'\?"),
+        (build, {"rates": [1], "deph": 2}, r"^model\.deph is not an option .*did you mean 'depth'"),
+        (build, {"rates": ["x"]}, r"^model\.rates\.0='x'"),
+        (build, {"rates": [1], "size": "T"}, r"^model\.size='T': .*: S"),
+        (build, {"rates": [1], "size": "S", "depth": 1}, r"^model\.size=S sets model\.depth=3"),
+        (open_ended, {"n_layr": 3}, r"^model\.n_layr is not named .*did you mean 'n_layer'"),
     ],
 )
-def test_a_bad_option_is_named(of: Any, given: dict[str, Any], message: str) -> None:
+def test_a_bad_option_is_named(of, given, message):
     with pytest.raises(ConfigError, match=message):
         check_options(inspected(of), "model", "my:net", given)
 
 
 PLUG_INS = """
+import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 print("a plug-in that prints")
-def build(source, *, layers: int = 3): ...
+
+class Net(nn.Module):
+    def __init__(self, width: int = 4):
+        super().__init__()
+        self.layer = nn.Linear(width, width)
+
+def build(source, *, scale: int = 1):
+    return nn.Linear(source.shape[0], source.classes * scale)
+
+def measurements(*, samples: int = 6):
+    return TensorDataset(torch.zeros(samples, 5), torch.zeros(samples, 2))
+
+class Labelled(TensorDataset):
+    classes = ["cat", "dog"]
+
+    def __init__(self, named: bool = True):
+        super().__init__(torch.zeros(6, 3), torch.zeros(6, dtype=torch.int64))
+        if not named:
+            self.classes = None
+
+def number(a=1): return 5
 def strategy(*, depth: int = 3): ...
 def scheme(group, *, ratio: float = 0.5): ...
 class Sink: ...
+value = 5
 """
 
 
-def checked(folder: Path, **sections: Any) -> tuple[int, str]:
-    draft = Draft({"train": {"steps": 1, "local_batch_size": 1}, **sections})
-    ran = subprocess.run(
-        [sys.executable, "-m", "disttrain.engine.plug_in_check"],
-        input=json.dumps([check(draft).as_dict()]), capture_output=True, text=True, cwd=folder, check=False,
-    )  # fmt: skip
-    return ran.returncode, ran.stdout
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """Modules of the user's own on the path: good, lacking, raising and wrong ones."""
+    modules = {
+        "mine": PLUG_INS,
+        "lacks": "import flash_attn_of_the_cluster",
+        "raises": "raise RuntimeError('no GPU')",
+        "wrong": "x = 1\ndef build(:",
+    }
+    for name, text in modules.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
 
-def test_plug_ins_are_imported_before_a_submission(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(PLUG_INS)
-    good = {"model": {"kind": "mine:build", "layers": 4}, "telemetry": {"sinks": ["mine:Sink"]}}
-    assert checked(tmp_path, **good) == (0, "")
-    code, out = checked(tmp_path, model={"kind": "mine:build", "layer": 4})
-    assert (code, out.partition(";")[0]) == (2, "model.layer is not an option of model.kind=mine:build")
-    code, out = checked(tmp_path, model={"kind": "mine:biuld"})
-    assert (code, out[:50]) == (2, "model.kind='mine:biuld' cannot be imported: module")
+def planned(**sections):
+    return SimpleNamespace(config=Config.model_validate(sections))
 
 
-def test_the_check_before_a_submission_gets_every_name(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("mine")
+def test_plug_ins_are_imported_before_a_submission():
+    """In another process; what they print is no part of the answer."""
+    good = {"model": {"kind": "mine:build", "scale": 4}, "telemetry": {"sinks": ["mine:Sink"]}}
+    with pytest.raises(ConfigError, match=r"^model\.scal is not an option of model\.kind=mine:build"):
+        check_plug_ins([planned(**good), planned(model={"kind": "mine:build", "scal": 4})])
+
+
+def test_the_check_before_a_submission_gets_every_name():
     draft, default = Draft(), Config().as_dict()
     for key in options.PACKAGE_OF:
-        draft.set(key, "mine:name" if isinstance(get_key(default, key), str) else ["mine:name"], "--set")
-    config, given = Config.model_validate(draft.data), []
-    monkeypatch.setattr(before, "_unchecked", given.extend)
-    before.check_plug_ins([SimpleNamespace(config=config)])
-    names = options.plug_ins(Config.model_validate(json.loads(given[0])))
-    assert names == options.plug_ins(config)
-    assert [key for key, _, _ in names] == [*options.PACKAGE_OF]
+        draft.set(key, "gone:name" if isinstance(get_key(default, key), str) else ["gone:name"], "--set")
+    lines = check_plug_ins([planned(**draft.data)] * 2)
+    assert [line.partition("=")[0] for line in lines] == [*options.PACKAGE_OF]
+    assert all("only the job can check" in line for line in lines)
 
 
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    (
-        {"parallel": {"strategy": "mine:strategy", "options": {"depht": 1}}},
-        r"^parallel\.options\.depht is not an option of parallel\.strategy=mine:strategy; did you mean",
-    ),
-    (
-        {"parallel": {"gradient_communication": {"scheme": "mine:scheme", "options": {"ratio": "x"}}}},
-        r"^parallel\.gradient_communication\.options\.ratio='x': a number is needed$",
-    ),
-    (
-        {"model": {"kind": "lacks:Net"}, "telemetry": {"sinks": ["wrong:Sink"]}},
-        r"wrong\.py:2: telemetry\.sinks=wrong:Sink: invalid syntax$",
-    ),
-    ({"telemetry": {"fields": ["mine:build"]}}, r"^telemetry\.fields=mine:build is no disttrain\."),
-    ({"compile": {"scope": "model", "backend": "inductr"}}, "did you mean 'inductor'"),
-]
-
-
-@pytest.fixture
-def plug_in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.py").write_text(PLUG_INS)
-    (tmp_path / "lacks.py").write_text("import flash_attn_of_the_cluster")
-    (tmp_path / "asks.py").write_text("raise RuntimeError('no GPU')")
-    (tmp_path / "wrong.py").write_text("x = 1\ndef build(:")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "mine", raising=False)
-
-
-@pytest.mark.usefixtures("plug_in_folder")
-@pytest.mark.parametrize(("sections", "message"), REFUSED)
-def test_what_no_job_could_use_is_refused(sections: dict[str, Any], message: str) -> None:
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (
+            {"parallel": {"strategy": "mine:strategy", "options": {"depht": 1}}},
+            r"^parallel\.options\.depht is not an option of parallel\.strategy=mine:strategy",
+        ),
+        (
+            {"parallel": {"gradient_communication": {"scheme": "mine:scheme", "options": {"ratio": "x"}}}},
+            r"^parallel\.gradient_communication\.options\.ratio='x'",
+        ),
+        ({"data": {"kind": "mine:measurements", "sample": 1}}, r"^data\.sample is not an option"),
+        ({"model": {"kind": "lacks:Net"}, "data": {"kind": "wrong:build"}}, r"wrong\.py:2: data\.kind"),
+        ({"telemetry": {"fields": ["mine:build"]}}, r"^telemetry\.fields=mine:build"),
+        ({"compile": {"scope": "model", "backend": "inductr"}}, "did you mean 'inductor'"),
+    ],
+)  # fmt: skip
+def test_what_no_job_could_use_is_refused(sections, message):
     with pytest.raises(ConfigError, match=message):
         list(unchecked(Config.model_validate(sections)))
 
 
-@pytest.mark.usefixtures("plug_in_folder")
-def test_what_only_the_job_can_import_is_a_warning() -> None:
-    both = {"model": {"kind": "lacks:Net"}, "telemetry": {"sinks": ["asks:Sink", "mine:Sink"]}}
-    lacking = "ModuleNotFoundError: No module named 'flash_attn_of_the_cluster'"
-    assert list(unchecked(Config.model_validate(both))) == [
-        f"model.kind=lacks:Net: {lacking}",
-        "telemetry.sinks=asks:Sink: RuntimeError: no GPU",
+@pytest.mark.usefixtures("mine")
+def test_what_only_the_job_can_import_is_a_warning():
+    sections = {"model": {"kind": "lacks:Net"}, "telemetry": {"sinks": ["raises:Sink", "mine:Sink"]}}
+    assert list(unchecked(Config.model_validate(sections))) == [
+        "model.kind=lacks:Net: ModuleNotFoundError: No module named 'flash_attn_of_the_cluster'",
+        "telemetry.sinks=raises:Sink: RuntimeError: no GPU",
     ]
 
 
+# --- built ---
+
+
+def test_options_reach_the_builder():
+    source = build_source(DataConfig(kind="synthetic", shape=[2, 3], classes=4, samples=9))
+    assert (source.shape, source.classes, len(source.train)) == ((2, 3), 4, 9)
+    model = build_model(ModelConfig(kind="mlp", hidden=[5]), source)
+    assert [tuple(p.shape) for p in model.parameters()] == [(5, 6), (5,), (4, 5), (4,)]
+
+
+@pytest.mark.usefixtures("mine")
+def test_any_module_and_any_dataset_by_import_path():
+    source = digits.build()
+    assert build_model(ModelConfig(kind="mine:Net", width=3), source).layer.in_features == 3
+    assert build_model(ModelConfig(kind="mine:build", scale=2), source).out_features == 20
+    assert isinstance(build_model(ModelConfig(kind="torch.nn:Flatten"), source), nn.Flatten)
+    regression = build_source(DataConfig(kind="mine:measurements", samples=8))
+    assert (regression.task, regression.shape, regression.classes) == ("regression", (5,), 2)
+    assert (regression.record.train_samples, regression.valid) == (8, None)
+    labelled = build_source(DataConfig(kind="mine:Labelled"))
+    assert (labelled.task, labelled.shape, labelled.classes) == ("classification", (3,), 2)
+
+
+@pytest.mark.usefixtures("mine")
 @pytest.mark.parametrize(
-    "sections",
+    ("config", "message"),
     [
-        {"model": {"kind": "flops"}},
-        {"model": {"kind": "my-plug.ins:build"}},
-        {"model": {"kind": "../data/text"}},
-        {"data": {"kind": "__init__"}},
-        {"parallel": {"strategy": "base"}},
-        {"parallel": {"gradient_communication": {"scheme": "__init__"}}},
-        {"telemetry": {"sinks": ["__init__"]}},
-        {"telemetry": {"fields": ["x"]}},
-        {"telemetry": {"fields": ["a.b:C:D"]}},
+        (ModelConfig(kind="nowhere:Net"), r"model\.kind='nowhere:Net' cannot be imported"),
+        (ModelConfig(kind="mine:Nett"), r"model\.kind='mine:Nett' cannot be imported"),
+        (ModelConfig(kind="mine:value"), r"model\.kind='mine:value' is int"),
+        (ModelConfig(kind="mine:number"), r"model\.kind=mine:number returned int"),
+        (ModelConfig(kind="mine:number", b=1), r"model\.b is not an option of"),
+        (DataConfig(kind="mine:number"), r"data\.kind=mine:number returned int"),
+        (DataConfig(kind="mine:number", b=1), r"data\.b is not an option of"),
+        (DataConfig(kind="mine:Labelled", named=False), "attribute `classes`"),
+        (DataConfig(kind="torch.utils.data:Dataset"), "map-style pairs of tensors"),
     ],
 )
-def test_a_module_that_builds_nothing_is_refused(sections: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"is unknown; allowed: |is not of the form package\.module:name"):
-        check(Draft(sections))
-
-
-def sized(width: int, norm: callable = len, own: list[Net] = ()) -> None: ...  # type: ignore[valid-type]
-
-
-def test_other_types_and_sizes_of_a_plug_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "SIZES", {"S": {"width": 3}})
-    assert check_options(inspected(sized), "model", "my:sized", {"size": "S"}) == {"width": 3}
-    with pytest.raises(ConfigError, match=r"^model\.size='T': allowed for my:sized: S"):
-        check_options(inspected(sized), "model", "my:sized", {"size": "T"})
+def test_what_cannot_be_built_is_refused(config, message):
+    with pytest.raises(ConfigError, match=message):
+        build_model(config, digits.build()) if isinstance(config, ModelConfig) else build_source(config)
