@@ -125,12 +125,11 @@ def test_a_node_on_a_slow_link_is_named_and_the_run_finishes_elsewhere(
         faulty.shape(2, GBIT)
         faulty.resume_drained()
     assert slow not in job.attempt(1)["nodes"]
-    found = verdict(job.run, 1)
-    assert found.verdict in ("passed", "warned")
-    assert found.bandwidth is not None
-    assert [each.bytes for each in found.bandwidth.all_reduce] == [2**20, 2**24]
-    assert len(found.bandwidth.links) == 6
-    assert found.seconds < 60
+    assert verdict(job.run, 1).verdict in ("passed", "warned")
+    measured = verdict(job.run, 0).bandwidth
+    assert measured is not None
+    assert [each.bytes for each in measured.all_reduce] == [2**20, 2**24]
+    assert len(measured.links) == 6
     assert slow in faulty.submit("nodes", cwd=tmp_path)
     shown = faulty.submit(
         "sweep", "job.yaml", "--nodes", "2", "--dry-run", "--cluster", "slurm", cwd=tmp_path
