@@ -7,7 +7,7 @@ STAMP := .venv/.installed
 PROCESSES ?= 2
 test-slow: PROCESSES = 4
 # A crash ends the run: pytest-xdist would deal out finished files again and wait for their tests for ever.
-PYTEST := $(BIN)/python -m pytest -n $(PROCESSES) --max-worker-restart=0
+PYTEST = $(BIN)/python -m pytest -n $(PROCESSES) --max-worker-restart=0
 
 # An environment or a path of somebody else's must not leak into ours.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
