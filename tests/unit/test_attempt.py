@@ -25,9 +25,10 @@ def run(tmp_path: Path) -> RunDir:
     return submitted
 
 
-def begin(run: RunDir, restart: int = 0, nodes: Sequence[str] = ("n1", "n2"), **changes: Any) -> Attempt:
-    values = {"submission": 0, "cluster": "slurm", "job_id": "7", "nodes": nodes, "restart": restart}
-    attempt = open_attempt(run, **values | changes)
+def begin(
+    run: RunDir, restart: int = 0, nodes: Sequence[str] = ("n1", "n2"), submission: int = 0, job_id: str = "7"
+) -> Attempt:
+    attempt = open_attempt(run, submission, cluster="slurm", job_id=job_id, nodes=nodes, restart=restart)
     assert attempt is not None
     return attempt
 

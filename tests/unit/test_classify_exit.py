@@ -56,9 +56,8 @@ def error(rank: int, time: float = 1.0, message: str = "boom", cause: str = "cra
 
 
 def seen(codes: dict[int, int] | None = None, *errors: dict[str, Any], **fields: Any) -> ExitEvidence:
-    return ExitEvidence(
-        **{"completed": False, "exit_codes": codes or {0: 1, 1: 1}, "rank_errors": errors} | fields
-    )
+    completed = fields.pop("completed", False)
+    return ExitEvidence(completed, codes or {0: 1, 1: 1}, errors, **fields)
 
 
 def hung(*errors: dict[str, Any], at: float | None = 5.0, **fields: Any) -> ExitEvidence:

@@ -201,13 +201,10 @@ def test_the_schema_refuses_keys_of_other_verbs() -> None:
     Draft202012Validator.check_schema(json_output.schema())
     plain = {"schema": 1, "verb": "status", "runs": [], "warnings": [], "error": None}
     validator.validate(plain | {"usage": []})
-    for change in (
-        {"page": "x"},
-        {"schema": 2},
-        {"runs": [{}]},
-        {"error": "no"},
-        {"verb": None, "usage": []},
-    ):
+    wrong: list[dict[str, Any]] = [
+        {"page": "x"}, {"schema": 2}, {"runs": [{}]}, {"error": "no"}, {"verb": None, "usage": []},
+    ]  # fmt: skip
+    for change in wrong:
         assert not validator.is_valid(plain | change), change
     assert set(json_output.verb_keys()) == set(WITH_JSON)
 

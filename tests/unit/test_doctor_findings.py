@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ LOCKED = "isolation.locked_memory"
 
 
 def found(
-    cluster: ClusterFacts, profile: dict[str, Any] = OWN, host: HostFacts | None = HOST, **settings: str
+    cluster: ClusterFacts, profile: Mapping[str, Any] = OWN, host: HostFacts | None = HOST, **settings: Any
 ) -> dict[str, Finding]:
     """Findings by key, with these settings laid over those of the cluster."""
     assert cluster.config is not None
@@ -44,6 +45,7 @@ h100 partition=old
 h100 partition=old PreemptType:preempt/none
 h100 partition=mixed
 h100 partition=mixed gpu_type=a100
+h100 partition=batch,mixed
 h100 partition=batch memory=0
 h100 partition=batch exclusive=true
 h100 partition=batch SrunPortRange:60001-63000
@@ -66,7 +68,7 @@ def test_the_findings_of_each_site_profile_and_setting() -> None:
     for case in CASES.splitlines():
         site, *words = case.split()
         profile = dict(word.split("=") for word in words if "=" in word)
-        settings = dict(word.split(":") for word in words if ":" in word)
+        settings: dict[str, Any] = dict(word.split(":") for word in words if ":" in word)
         findings = found(site_facts(site, "root" if site == "minicluster" else "ada"), profile, **settings)
         lines += [case, *(f"  {each.severity} {key}" for key, each in sorted(findings.items()))]
     golden("doctor-findings.txt", "\n".join(lines) + "\n")
@@ -78,7 +80,7 @@ def test_the_findings_of_each_site_profile_and_setting() -> None:
      ("CPU,MEMLOCK", "(null)", True), ("(null)", "CPU", True)],
 )  # fmt: skip
 def test_the_limit_of_locked_memory_that_jobs_inherit(propagated: str, kept: str, limited: bool) -> None:
-    settings = {"PropagateResourceLimits": propagated, "PropagateResourceLimitsExcept": kept}
+    settings: dict[str, Any] = {"PropagateResourceLimits": propagated, "PropagateResourceLimitsExcept": kept}
     assert (LOCKED in found(H100, **settings)) is limited
     for profile, host in (
         (OWN, dataclasses.replace(HOST, locked_memory=None)),

@@ -43,7 +43,7 @@ def test_partitions_in_both_forms() -> None:
         ("batch", False, "UP", 2880), ("mixed", False, "UP", None), ("old", False, "DRAIN", 60),
     ]  # fmt: skip
     assert form(UNIVERSITY.partitions) == [("cpu", True, "UP", None), ("gpu", False, "UP", 720)]
-    batch, mixed, _ = H100.partitions or ()
+    batch, mixed, _ = list(H100.partitions or ())
     assert (batch.number("GraceTime"), mixed.text("DefMemPerNode"), batch.allows("chem")) == (120, None, True)
     assert [mixed.allows(name) for name in ("physics", "guest", "chem")] == [True, False, False]
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from disttrain.records.heartbeat import Heartbeat, write_heartbeat
-from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.core.rank_positions import RankPosition, describe_hang, silent_rank
 from jobs.node import hang
@@ -111,14 +110,6 @@ def test_folders_of_killed_agents_are_removed_and_those_of_live_ones_stay(
         for agent in agents:
             agent.kill()
             agent.communicate()
-
-
-@pytest.mark.parametrize("hung", [True, False])
-def test_the_record_of_positions_can_be_read_back(tmp_path: Path, hung: bool) -> None:
-    (position,) = Watch(tmp_path, BEAT).watch.positions()
-    write_json(tmp_path / "ranks.json", hang.positions_record([position], hung))
-    record = read_json(tmp_path / "ranks.json")
-    assert (record["hung"], [RankPosition(**rank) for rank in record["ranks"]]) == (hung, [position])
 
 
 @pytest.mark.parametrize(

@@ -100,9 +100,9 @@ def as_namespace_init(folder: ClusterFolder, *users: int) -> Iterator[int]:
     need(None if os.geteuid() == 0 else "processes of a cluster are those of root")
     arguments = discovery.init_command(folder, "3")[-3:]
     started = ["sh", "-p", "-c", "echo; read line", *arguments]  # -p: keep the effective user id
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     become = functools.partial(os.setresuid, *users) if users else None
-    with subprocess.Popen(started, **pipes, preexec_fn=become, cwd="/") as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(started, stdin=pipe, stdout=pipe, preexec_fn=become, cwd="/") as process:
         assert process.stdout is not None
         process.stdout.readline()
         yield process.pid

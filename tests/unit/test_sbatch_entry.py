@@ -81,7 +81,7 @@ def test_the_shape_is_that_of_the_job(
     words: list[str], gpus: str | None, expected: dict[str, Any], tmp_path: Path
 ) -> None:
     (tmp_path / "my.yaml").write_text(CONFIG)
-    allocation = SlurmAllocation(job(tmp_path, **({"SLURM_GPUS_ON_NODE": gpus} if gpus else {})))
+    allocation = SlurmAllocation(job(tmp_path) | ({"SLURM_GPUS_ON_NODE": gpus} if gpus else {}))
     request = vars(by_hand.read_request(["--config", "my.yaml", *words], allocation))
     assert request | expected == request
     assert (request["file"], request["runs"]) == (str(tmp_path / "my.yaml"), tmp_path / "runs")
@@ -141,6 +141,13 @@ def test_all_nodes_and_later_starts_have_one_submission(
     assert start(restart=1) == start(restart=1, node=1) == task, "as planned, whatever the file says now"
     assert capsys.readouterr().err.count("warning: ") == 2
     assert start(restart=2, job_id="8") == 93
+
+
+def test_a_job_with_the_id_of_an_earlier_one_does_not_continue_its_run(start: Start) -> None:
+    """Clusters that share a file system give the same ids to different jobs."""
+    words = ["--config", "my.yaml", "--name", "other"]
+    runs = [start(*words[:2])[0], start(*words, SLURM_STEP_LAUNCHER_PORT="9")[0]]
+    assert [run.partition("/")[0] for run in runs] == ["my", "other"]
 
 
 def test_a_second_job_does_not_start_a_run_that_is_on_its_way(

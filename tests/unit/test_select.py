@@ -33,23 +33,6 @@ def naming_lines(text: str) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [
-        ('if scheduler.name == "local":', True),
-        ("from jobs.schedulers.slurm import commands", True),
-        ('environ["SLURM_JOB_ID"]', True),
-        ("# A local run has none.", True),
-        ('"local": wanted.batch.local,', False),
-        ("LOCAL_RANK, local_rank", False),
-        ("the GPU of each local rank", False),
-        ("sbatch", False),
-    ],
-)
-def test_a_line_that_names_a_scheduler(line: str, found: bool) -> None:
-    assert bool(naming_lines(line)) is found
-
-
 def test_no_other_room_of_jobs_names_a_scheduler() -> None:
     modules = {path.relative_to(JOBS).as_posix(): path for path in JOBS.rglob("*.py")}
     assert {"cli/cancel.py", "cli/selection.py", "node/agent.py"} <= modules.keys()
