@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from torch._dynamo.utils import counters
 
 from benchmarks.gpu.attention import TINY_SHAPES, attention_operators, kernel_times
 from benchmarks.gpu.training import config_of
-from disttrain.config.parsing import Draft, check
+from disttrain.config.config_tree import Config
 from disttrain.config.run_key import config_key
 from disttrain.engine.memory_estimate import estimate
 from disttrain.engine.train import train
@@ -23,7 +22,6 @@ from disttrain.runtime.process_group import open_world
 from disttrain.runtime.run_output import RunOutput
 from tests.support import stopping
 
-GPU = torch.device("cuda", 0)
 ENABLED = {
     "cudnn": torch.backends.cuda.cudnn_sdp_enabled,
     "flash": torch.backends.cuda.flash_sdp_enabled,
@@ -36,14 +34,8 @@ def enabled() -> set[str]:
     return {name for name, is_enabled in ENABLED.items() if is_enabled()}
 
 
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A GPU, of which the test may change the facts."""
-    facts: dict[str, Any] = {"capability": (9, 0), "cudnn": True}
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: facts["capability"])
-    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: facts["cudnn"])
-    return facts
+def with_kernel(config: Config, kernel: str) -> Config:
+    return config.model_copy(update={"train": config.train.model_copy(update={"attention": kernel})})
 
 
 @pytest.mark.parametrize("kernel", ENABLED)
@@ -55,69 +47,60 @@ def test_a_kernel_is_allowed_alone_and_the_setting_ends_with_the_run(kernel: str
         assert enabled() == set(ENABLED)
 
 
-def test_kernels_that_the_device_does_not_have_are_refused(gpu) -> None:
-    for kernel in ("cudnn", "efficient"):
-        with pytest.raises(
-            ConfigError, match=f"^train.attention={kernel} needs a GPU, .*; use flash or math"
-        ):
-            require_kernel(kernel, torch.device("cpu"))
-    gpu["cudnn"] = False
-    with pytest.raises(
-        ConfigError, match="attention=cudnn: this torch has no cuDNN for NVIDIA H100; use flash"
-    ):
-        require_kernel("cudnn", GPU)
-    gpu["capability"] = (7, 5)
-    for kernel in ("cudnn", "flash"):
-        with pytest.raises(
-            ConfigError, match=rf"attention={kernel} needs compute capability 8\.0, which NVI"
-        ):
-            require_kernel(kernel, GPU)
-    for kernel in ("efficient", "math", "auto"):
-        require_kernel(kernel, GPU)
-
-
-def test_a_call_that_the_kernel_does_not_take_is_one_line() -> None:
-    x = torch.randn(1, 2, 16, 8)
-    message = r"^train\.attention=flash: the kernel does not take .*=auto$"
-    with pytest.raises(ConfigError, match=message), attention_kernel("flash"):
-        F.scaled_dot_product_attention(x, x, x, dropout_p=0.1)
-    with pytest.raises(RuntimeError, match="boom") as other, attention_kernel("flash"):
-        raise RuntimeError("boom")
-    assert not isinstance(other.value, ConfigError)
-
-
-def test_cudnn_is_refused_on_an_amd_gpu_whose_miopen_torch_names_cudnn(gpu, monkeypatch) -> None:
-    require_kernel("cudnn", GPU)
-    monkeypatch.setattr(torch.version, "hip", "6.4")
-    with pytest.raises(ConfigError, match="this torch has no cuDNN"):
-        require_kernel("cudnn", GPU)
-    require_kernel("flash", GPU)
-
-
-def draft(kernel: str, device: str, dtype: str = "fp32", kind: str = "gpt", **options: float) -> Draft:
-    return Draft({
-        "model": {"kind": kind, **options}, "data": {"kind": "text"} if kind == "gpt" else {},
-        "train": {"steps": 1, "local_batch_size": 1, "attention": kernel},
-        "resources": {"device": device}, "precision": {"dtype": dtype},
-    })  # fmt: skip
+CAPABILITY, NO_CUDNN = "needs compute capability 8.0", "this torch has no cuDNN"
 
 
 @pytest.mark.parametrize(
-    "given",
-    [draft("flash", "cpu"), draft("math", "cpu"), draft("cudnn", "cuda", "bf16"), draft("efficient", "auto")],
+    ("device", "capability", "cudnn", "hip", "refused"),
+    [
+        ("cpu", None, True, None, dict.fromkeys(("cudnn", "efficient"), "needs a GPU")),
+        ("cuda", (9, 0), True, None, {}),
+        ("cuda", (9, 0), False, None, {"cudnn": NO_CUDNN}),
+        ("cuda", (7, 5), True, None, dict.fromkeys(("cudnn", "flash"), CAPABILITY)),
+        ("cuda", (9, 0), True, "6.4", {"cudnn": NO_CUDNN}),  # torch names MIOpen of an AMD GPU cuDNN
+    ],
 )
-def test_another_kernel_has_a_run_key_of_its_own(given: Draft) -> None:
-    config = check(given)
-    default = config.model_copy(update={"train": config.train.model_copy(update={"attention": "auto"})})
-    assert config_key(config) != config_key(default)
+def test_kernels_that_the_device_does_not_have_are_refused(
+    device: str,
+    capability: tuple[int, int] | None,
+    cudnn: bool,
+    hip: str | None,
+    refused: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: cudnn)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    reasons = {}
+    for kernel in (*ENABLED, "auto"):
+        try:
+            require_kernel(kernel, torch.device(device))
+        except ConfigError as error:
+            reasons[kernel] = str(error)
+    assert reasons.keys() == refused.keys()
+    for kernel, why in refused.items():
+        assert why in reasons[kernel]
+        assert f"train.attention={kernel}" in reasons[kernel]
+
+
+def test_a_call_that_the_kernel_does_not_take_is_bad_input_and_another_error_stays() -> None:
+    x = torch.randn(1, 2, 16, 8)
+    with pytest.raises(ConfigError, match=r"^train\.attention=flash: "), attention_kernel("flash"):
+        F.scaled_dot_product_attention(x, x, x, dropout_p=0.1)
+    with pytest.raises(RuntimeError, match="boom"), attention_kernel("flash"):
+        raise RuntimeError("boom")
 
 
 @pytest.mark.parametrize(
     ("kernel", "operator"), [("flash", "flash_attention_for_cpu"), ("math", "attention_math")]
 )
-def test_a_run_uses_the_kernel_alone(tmp_path: Path, kernel: str, operator: str) -> None:
-    config = config_of("profile", "cpu", tiny=True)
-    config = config.model_copy(update={"train": config.train.model_copy(update={"attention": kernel})})
+def test_a_run_uses_the_kernel_alone_and_has_a_key_of_its_own(
+    tmp_path: Path, kernel: str, operator: str
+) -> None:
+    default = config_of("profile", "cpu", tiny=True)
+    config = with_kernel(default, kernel)
+    assert config_key(config) != config_key(default)
     output = RunOutput.of_job(tmp_path, 0)
     output.attempt.path.mkdir(parents=True)
     with open_world(config) as world:
@@ -128,7 +111,9 @@ def test_a_run_uses_the_kernel_alone(tmp_path: Path, kernel: str, operator: str)
 
 
 @pytest.mark.slow
-def test_the_cache_of_compiled_graphs_has_one_for_each_kernel(tmp_path: Path, monkeypatch) -> None:
+def test_the_cache_of_compiled_graphs_has_one_for_each_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     x, found = torch.randn(1, 2, 16, 8), []
     for kernel in ("flash", "flash", "auto"):
@@ -144,14 +129,10 @@ def test_the_cache_of_compiled_graphs_has_one_for_each_kernel(tmp_path: Path, mo
 def test_the_estimate_counts_the_scores_of_math() -> None:
     data = {"kind": "synthetic", "task": "language", "vocab": 32, "seq_len": 256, "samples": 8}
     model = {"kind": "gpt", "layers": 1, "width": 16, "heads": 2}
-    found = {}
-    for kernel in ("auto", "math"):
-        train_section = {"steps": 1, "local_batch_size": 4, "attention": kernel}
-        config = stopping.config(model=model, data=data, train=train_section)
-        with attention_kernel("flash"):  # the estimate of `auto` on the ranks
-            found[kernel] = estimate(config).activations_bytes
-    scores = 4 * 2 * 256 * 256 * 4
-    assert found["math"] > found["auto"] + scores
+    config = stopping.config(model=model, data=data, train={"steps": 1, "local_batch_size": 4})
+    with attention_kernel("flash"):  # the estimate of `auto` on the ranks
+        auto, math = (estimate(with_kernel(config, kernel)).activations_bytes for kernel in ("auto", "math"))
+    assert math > auto + 4 * 2 * 256 * 256 * 4
 
 
 def test_times_of_the_kernels_or_the_reason() -> None:

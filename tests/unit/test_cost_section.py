@@ -1,4 +1,4 @@
-"""The section of costs: sizes by cost, deadline and price, real and emulated ones apart, and what runs used."""
+"""The section of costs: sizes by cost, deadline and price, real and emulated ones apart; use of the runs."""
 
 from __future__ import annotations
 

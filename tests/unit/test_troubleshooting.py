@@ -59,10 +59,7 @@ def test_a_quoted_message_is_in_the_code(message: str) -> None:
     assert len(covered) >= 0.7 * len(message), missing
 
 
-def test_the_page_quotes_messages_of_each_command() -> None:
+def test_the_page_quotes_messages_and_one_that_is_in_no_string_is_found_missing() -> None:
     assert len(quoted()) >= 20
-
-
-def test_a_message_that_is_in_no_string_is_found_missing() -> None:
     with pytest.raises(AssertionError):
         test_a_quoted_message_is_in_the_code("hung: rank 1 went for a walk and did not return within 10 s")
