@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from signal import SIGABRT, SIGKILL, SIGSEGV, SIGTERM
@@ -225,6 +225,17 @@ def test_the_first_readable_error_of_a_rank_is_recorded_as_the_end(run: RunDir, 
     assert record["message"] == outcome["message"] == status.message
     assert record["ended"] == outcome["ended"]
     assert not run.done.exists()
+
+
+@pytest.mark.parametrize(("failed_at", "cause"), [(4.0, "crashed"), (7.0, "hung")])
+def test_a_rank_failed_by_itself_before_the_first_agent_found_the_hang(
+    run: RunDir, attempt: Attempt, failed_at: float, cause: str
+) -> None:
+    for node, found_at in ((0, 9.0), (1, 5.0)):
+        record = {"hung": True, "time": found_at, "ranks": [asdict(HANG[node])]}
+        write_json(attempt.node_ranks(node), record)
+    write_json(attempt.error(2), error(2, failed_at))
+    assert close_attempt(run, attempt, {0: 137, 1: 137}).cause == cause
 
 
 def test_a_rank_that_was_killed_on_a_node_with_oom_kills(run: RunDir, attempt: Attempt) -> None:

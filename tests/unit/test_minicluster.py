@@ -87,7 +87,7 @@ def test_a_cluster_takes_the_first_subnet_without_a_route_or_another_cluster(com
     commands.add("ip", f"case $* in *route*) echo '{routes}';; *) {taken};; esac")
     assert network.link_to_machine(1) == Subnet(3)
     commands.add("ip", "echo 'Operation not permitted' >&2; exit 2")
-    with pytest.raises(network.NetworkError, match="not permitted"):
+    with pytest.raises(network.NetworkError, match=r"^ip: Operation not permitted"):
         network.link_to_machine(1)
 
 
