@@ -15,7 +15,7 @@ from analysis.report.first_screen import caveat_text
 from analysis.results.caveats import Gravity, claim
 from analysis.stats.estimates import Estimate
 from analysis.study import Study, make_study
-from disttrain.records.planned import Ingested
+from disttrain.records.planned import Code, Ingested
 from tests.support.fake_runs import with_metrics
 from tests.support.golden import golden
 from tests.support.runs_in_memory import attempt_of, run_of, sweep_of
@@ -51,6 +51,17 @@ def of_config(which: slice, section: str, **values: Any) -> list[Run]:
     runs = sweep()
     for run in runs[which]:
         run.record.config[section] |= values
+    return runs
+
+
+def of_command(large: str) -> list[Run]:
+    """The hash of a command on one and two nodes is 0123; that of this program differs everywhere."""
+    runs = sweep()
+    for at, run in enumerate(runs):
+        program = Code(hash="0123" if run.metrics.nodes < 4 else large)
+        run.record.provenance = run.record.provenance.model_copy(
+            update={"command": program, "code": Code(hash=str(at))}
+        )
     return runs
 
 
@@ -169,9 +180,12 @@ def test_each_caveat_is_one_short_sentence() -> None:
         ("unlike runs", lambda: sweep(slice(5, 9), attempts=SHARED), GRAVE),  # the base has its machine alone
         ("unlike runs", lambda: sweep(LARGE, {"torch": "2.12.0"}), GRAVE),
         ("unlike runs", lambda: sweep(LARGE, {"warmup_steps": 9}), GRAVE),
+        ("unlike runs", lambda: of_command("0123"), None),  # the program is the same
+        ("unlike runs", lambda: of_command("4567"), GRAVE),
         ("other loss", lambda: losses(2.09), None),
         ("other loss", lambda: losses(2.2, spread=0.1), None),
         ("other loss", lambda: losses(2.2, model="vit"), None),
+        ("other loss", lambda: [*losses(2.2)[:3], *losses(2.2, model="vit")[3:]], None),
         ("other loss", lambda: [*losses(2.2)[:3], *with_metrics(losses(2.2)[3:], steps=99)], None),
         ("implausible", lambda: [run_of(), run_of(2, mean_s=0.096)], None),
         ("implausible", lambda: sweep_of((1, 2), (0.1, 0.101, 0.099)), None),
