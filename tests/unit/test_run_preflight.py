@@ -40,7 +40,7 @@ if os.environ["RANK"] == "0":
     open(sys.argv[1], "w").write(json.dumps(result))
 sys.exit("no route to host" if result is None else 0)
 """
-"""In the place of `disttrain.comm_bench.links`: rank 0 writes the result that a test gives, or all fail."""
+"""In place of `disttrain.comm_bench.links`: rank 0 writes the result that a test gives, or all fail."""
 
 
 class Nodes:
@@ -199,14 +199,24 @@ def test_a_measurement_that_fails_is_a_warning(result, verdict, nodes, measureme
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_the_failure_of_another_node_ends_the_wait_unless_there_is_a_verdict(rank, nodes):
+def test_the_failure_of_another_node_ends_the_wait(rank, nodes):
     peers.record_node_exit(nodes.attempt, 1, 69)
     with pytest.raises(NodeFailed, match="node 1 has ended with exit code 69"):
         nodes.check(nodes.node(rank))
-    if rank:
-        write_json(nodes.attempt.preflight, {"message": "node n1 is bad"})
-        peers.record_node_exit(nodes.attempt, 0, 69)
-        assert nodes.check(nodes.node(rank)) == "pre-flight: node n1 is bad"
+
+
+def test_a_verdict_that_arrives_with_the_failures_is_the_reason(nodes, monkeypatch):
+    """Node 0 writes it before its own exit; here after another node has looked for it."""
+    real = os.listdir
+
+    def listdir(path):
+        if path == nodes.attempt.exits:
+            write_json(nodes.attempt.preflight, {"message": "node n1 is bad"})
+        return real(path)
+
+    peers.record_node_exit(nodes.attempt, 0, 69)
+    monkeypatch.setattr(os, "listdir", listdir)
+    assert nodes.check(nodes.node(2)) == "pre-flight: node n1 is bad"
 
 
 def test_a_skipped_pre_flight_is_recorded_and_still_needs_the_gpus(nodes):
