@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from analysis.read.load import load_runs
 from analysis.results.advice import TOPICS, Option, Situation, Topic, advice, measured_values, situation
-from analysis.results.curves import scaling_curves
 from analysis.results.lost_time import STRAGGLERS, Bottleneck
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.stats.estimates import Estimate
 from analysis.study import make_study
 from disttrain.config.config_tree import config_fields
 from disttrain.records.steps import PHASES
-from tests.support.fake_runs import fake_sweep, with_metrics
+from tests.support.runs_in_memory import BUCKET, attempt_of, curves_of, run_of
 
-BUCKET = "parallel.ddp.bucket_mb"
 SHARE = Estimate(0.2, 0.1, 0.3, 3)
 ROWS = [(topic, option) for topic in TOPICS for option in topic.options]
 
@@ -117,59 +113,61 @@ def test_the_rest_of_a_phase_is_not_advised_for_the_stragglers() -> None:
         assert "larger batch" in of(phase, "slow rank", causes=causes, rest=True)
 
 
-def profiled(count: int, size: float, share: float | None = None) -> dict[str, Any]:
-    return {
-        "message_bytes": Estimate(size, None, None, 1),
-        "measured_share": None if share is None else Estimate(share, None, None, 1),
-        "profiled": [SimpleNamespace(count=count)],
-    }
+def collectives(count: int, size: float, rate: float = 0.0) -> Any:
+    """Profiled steps with so many messages of this size; with a rate, at this share of the slowest link."""
+    return SimpleNamespace(
+        count=count,
+        bytes=count * size,
+        bus_bytes_per_s=rate or None,
+        hidden_s=1.0,
+        total_s=2.0,
+        collectives=[],
+    )
+
+
+LINKS = (attempt_of(link_rates={("a", "b"): 1.0, ("b", "a"): 2.0}, span=None),)
 
 
 @pytest.mark.parametrize(
-    ("metrics", "communication", "facts"),
+    ("metrics", "facts"),
     [
-        ({}, {}, {"bandwidth"}),
-        ({"strategy": "hsdp"}, {}, {"bandwidth", "sharded"}),
-        ({"strategy": "pipeline"}, {}, {"bandwidth", "pipeline"}),
-        ({"oversubscribed": True}, {}, {"bandwidth", "shared processors"}),
-        ({}, profiled(1, 2**20, 0.5), {"bandwidth", "one message"}),
-        ({}, profiled(1, 2**20, 0.49), {"latency", "one message"}),
-        ({}, profiled(40, 2**20 - 1), {"latency", "several messages"}),
+        ({}, {"bandwidth"}),
+        ({"strategy": "hsdp"}, {"bandwidth", "sharded"}),
+        ({"strategy": "pipeline"}, {"bandwidth", "pipeline"}),
+        ({"oversubscribed": True}, {"bandwidth", "shared processors"}),
+        ({"comm": collectives(1, 2**20, 0.5)}, {"bandwidth", "one message"}),
+        ({"comm": collectives(1, 2**20, 0.49)}, {"latency", "one message"}),
+        ({"comm": collectives(40, 2**20 - 1)}, {"latency", "several messages"}),
     ],
 )
-def test_facts_are_those_of_the_records(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    metrics: dict[str, Any],
-    communication: dict[str, Any],
-    facts: set[str],
-) -> None:
-    for name, value in communication.items():
-        monkeypatch.setattr(f"analysis.results.advice.{name}", lambda point, value=value: value)
-    sweep = fake_sweep(tmp_path, nodes=(1, 2), gpus_per_node=(2,), repeats=1)
-    runs = with_metrics(load_runs([sweep]), **metrics)
-    study = make_study(runs)
-    study.__dict__["overlaps"] = []
+def test_facts_are_those_of_the_records(metrics: dict[str, Any], facts: set[str]) -> None:
+    study = make_study([run_of(nodes, 2, metrics=metrics, attempts=LINKS) for nodes in (1, 2)])
     (curve,) = study.curves
-    small, large = (situation(study, curve, point).facts for point in curve.points)
-    assert small == facts | {"waiting is known"}
-    assert large == facts | {"waiting is known", "several ranks a node"}
+    small, large = (situation(study, curve, point) for point in curve.points)
+    assert small.facts == facts | {"waiting is known"}
+    assert large.facts == small.facts | {"several ranks a node"}
+    assert small.config["resources.nodes"] == 1
+
+
+def test_another_program_has_no_options() -> None:
+    for command, known in ((None, True), (["train.py"], False)):
+        run = run_of()
+        if command:
+            run.record.config["command"] = command
+        study = make_study([run])
+        assert bool(situation(study, study.curves[0], study.curves[0].points[0]).config) == known
 
 
 def test_options_exist_in_the_config() -> None:
     assert {option.key for _, option in ROWS} <= {key for key, _ in config_fields()} | {"profile.steps"}
 
 
-def test_measured_values_are_those_of_one_other_option_at_the_same_size(tmp_path: Path) -> None:
+def test_measured_values_are_those_of_one_other_option_at_the_same_size() -> None:
     rate = "optim.lr"
-    axes: list[dict[str, Any]] = [
-        {BUCKET: 1, rate: 0.5},
-        {BUCKET: 4, rate: 0.5},
-        {BUCKET: 4, rate: 0.1},
-        {BUCKET: 1, rate: 0.1},
+    groups: list[dict[str, Any]] = [
+        {BUCKET: size, rate: lr} for size, lr in ((1, 0.5), (4, 0.5), (4, 0.1), (1, 0.1))
     ]
-    sweeps = [fake_sweep(tmp_path, "one", axes=axes, nodes=(1, 2)), fake_sweep(tmp_path, "two", nodes=(1, 2))]
-    curves = scaling_curves(load_runs(sweeps))
+    curves = [*curves_of((1, 2), groups=groups), *curves_of((1, 2), sweep="t")]
     curve = next(each for each in curves if each.axes.get(BUCKET) == 4 and each.axes.get(rate) == 0.5)
     point = curve.points[1]
     values = measured_values(curve, point, curves)

@@ -2,92 +2,114 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from analysis.read.load import load_runs
 from analysis.report.sections import communication
 from analysis.results import communication as results
-from analysis.results.communication import bus_bandwidth
+from analysis.results.curves import Point
+from analysis.results.phases import TRANSFER, WAIT
 from analysis.study import Study, make_study
 from disttrain.records.communication import CollectiveSummary, CommSummary
-from tests.support.fake_runs import fake_run
+from tests.support.runs_in_memory import BUCKET, attempt_of, run_of
 
 BYTES = 16 * 2**20
 TRANSFER_S = 0.02
 """Exposed transfer of the mean step."""
 
 
-def summary(duration_s: float, hidden_s: float = 0.0, messages: int = 1) -> CommSummary:
+def summary(total_s: float, hidden_s: float = 0.0, messages: int = 1) -> CommSummary:
     """Profiled steps with `messages` all-reduces of two ranks, one after the other."""
-    rate = BYTES / duration_s
+    rate = BYTES / total_s
+    seconds = {"total_s": total_s, "hidden_s": hidden_s, "exposed_s": total_s - hidden_s}
     each = CollectiveSummary(
         kind="all_reduce",
         bucket=0,
         bytes=BYTES // messages,
-        total_s=duration_s / messages,
-        hidden_s=hidden_s / messages,
-        exposed_s=(duration_s - hidden_s) / messages,
-        transfer_s=duration_s / messages,
+        transfer_s=total_s / messages,
         algorithm_bytes_per_s=rate,
         bus_bytes_per_s=rate,
+        **{name: value / messages for name, value in seconds.items()},
     )
     return CommSummary(
         method="profiler_samples",
         sampled_steps=1,
         count=messages,
         bytes=BYTES,
-        total_s=duration_s,
-        hidden_s=hidden_s,
-        exposed_s=duration_s - hidden_s,
         compute_s=0.2,
         bus_bytes_per_s=rate,
         collectives=[each] * messages,
+        **seconds,
     )
 
 
-def test_bandwidth_is_that_of_all_steps_where_nothing_is_hidden() -> None:
-    slow = summary(0.32)
-    assert bus_bandwidth(slow, 0.145) == pytest.approx(BYTES / 0.145)
-    assert bus_bandwidth(summary(0.32, messages=4), 0.145) == pytest.approx(BYTES / 0.145)
-    assert bus_bandwidth(slow, 0.0) == pytest.approx(BYTES / 0.32)
-    assert bus_bandwidth(summary(0.32, hidden_s=0.16), 0.145) == pytest.approx(BYTES / 0.32)
-    unknown = slow.model_copy(update={"collectives": [], "bus_bytes_per_s": None})
-    assert bus_bandwidth(unknown, 0.145) is None
+def study_of(*sizes: tuple[int, CommSummary | None], **fields: Any) -> Study:
+    """Two nodes with each of these bucket sizes."""
+    metrics = {"composition": {"compute_s": 0.18, WAIT: 0.0, TRANSFER: TRANSFER_S}}
+    runs = [
+        run_of(2, mean_s=0.2, axes={BUCKET: size}, metrics=metrics | {"comm": comm}, **fields)
+        for size, comm in sizes
+    ]
+    return make_study(runs)
 
 
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
-    """Two configurations on two nodes: four messages half hidden, and one message that is not."""
-    for bucket_mb, mean_s, comm in ((4, 0.15, summary(0.04, 0.02, 4)), (32, 0.2, summary(0.08))):
-        composition = {"compute_s": mean_s - TRANSFER_S, "comm_wait_s": 0.0, "comm_transfer_s": TRANSFER_S}
-        fake_run(
-            tmp_path / "s" / f"n2-{bucket_mb}",
-            nodes=2,
-            mean_s=mean_s,
-            overrides={"comm": comm.model_dump(mode="json"), "composition": composition},
-            axes={"resources.nodes": 2, "parallel.ddp.bucket_mb": bucket_mb},
-        )
-    table = load_runs([tmp_path / "s"])
-    return make_study(table)
+def point_of(comm: CommSummary | None, **fields: Any) -> Point:
+    return study_of((4, comm), **fields).curves[0].points[0]
 
 
-def test_figures_join_profiled_steps_with_all_steps(study: Study) -> None:
-    small, large = (curve.points[0] for curve in study.curves)
-    rates = [results.mean_bus_rate(point).value for point in (small, large)]
-    assert rates == [pytest.approx(BYTES / 0.04), pytest.approx(BYTES / TRANSFER_S, rel=0.02)]
-    assert [results.hidden_share(point).value for point in (small, large)] == [0.5, 0.0]
-    assert results.unlike_the_mean(small) is None
-    assert results.unlike_the_mean(large) == pytest.approx(4.0, rel=0.02)
-    assert [results.message_bytes(point).value for point in (small, large)] == [BYTES / 4, BYTES]
-    assert results.line_share(small) is results.measured_share(small) is None
+UNKNOWN = summary(0.32).model_copy(update={"collectives": [], "bus_bytes_per_s": None})
 
 
-def test_the_section_names_hidden_communication_and_profiled_steps_unlike_the_mean(study: Study) -> None:
-    section = communication.build(study)
+@pytest.mark.parametrize(
+    ("comm", "bytes_per_s"),
+    [
+        (summary(0.32), BYTES / TRANSFER_S),  # that of all steps where nothing is hidden
+        (summary(0.32, messages=4), BYTES / TRANSFER_S),
+        (summary(0.32, hidden_s=0.006), BYTES / TRANSFER_S),
+        (summary(0.32, hidden_s=0.16), BYTES / 0.32),
+        (UNKNOWN, None),
+        (None, None),
+    ],
+)
+def test_bandwidth_is_that_of_all_steps_where_nothing_is_hidden(comm, bytes_per_s) -> None:
+    rate = results.mean_bus_rate(point_of(comm))
+    assert (rate and rate.value) == (bytes_per_s and pytest.approx(bytes_per_s))
+    assert results.bus_bandwidth(summary(0.32), 0.0) == BYTES / 0.32
+
+
+@pytest.mark.parametrize(
+    ("comm", "hidden", "message", "unlike"),
+    [
+        (summary(0.04, 0.02, 4), 0.5, BYTES / 4, None),
+        (summary(0.08), 0.0, BYTES, 4.0),
+        (summary(0.012), 0.0, BYTES, 0.6),
+        (None, None, None, None),
+    ],
+)
+def test_figures_of_profiled_steps(comm, hidden, message, unlike) -> None:
+    point = point_of(comm)
+    found = (results.hidden_share(point), results.message_bytes(point))
+    assert tuple(each and each.value for each in found) == (hidden, message)
+    assert results.unlike_the_mean(point) == (unlike and pytest.approx(unlike))
+
+
+def test_bandwidth_is_compared_with_the_line_and_the_slowest_measured_link() -> None:
+    rates = {("a", "b"): 4e9, ("b", "a"): 2e9}
+    attempt = attempt_of("a", "b", line_rate_bytes_per_s=8e9, link_rates=rates)
+    point = point_of(summary(TRANSFER_S), attempts=(attempt,))
+    bus = BYTES / TRANSFER_S
+    shares = results.line_share(point), results.measured_share(point)
+    assert [each.value for each in shares] == pytest.approx([bus / 8e9, bus / 2e9])
+    alone = point_of(summary(TRANSFER_S))
+    assert results.line_share(alone) is results.measured_share(alone) is None
+    one_node = run_of(1, 2, metrics={"comm": summary(TRANSFER_S)}, attempts=(attempt,))
+    assert results.line_share(make_study([one_node]).curves[0].points[0]) is None
+
+
+def test_the_section_names_hidden_communication_and_profiled_steps_unlike_the_mean() -> None:
+    section = communication.build(study_of((4, summary(0.04, 0.02, 4)), (32, summary(0.08))))
     assert section is not None
-    assert "50 % of communication is hidden" in section.conclusion
     assert (
         "4.0\N{MULTIPLICATION SIGN} its exposed communication on bucket_mb 32, 2 ranks." in section.conclusion
     )
