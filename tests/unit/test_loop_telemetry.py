@@ -18,6 +18,7 @@ from disttrain.engine.own_loop import LoopTelemetry, unwrap_model
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, read_jsonl, write_json
 from disttrain.records.run_directory import ATTEMPT, RUN_DIR, RunDir
+from disttrain.telemetry.step_clock import COMPUTE, INPUT
 from jobs.status.run_state import read_state
 
 QUIET = {"warmup_steps": 1, "profiled_steps": 0, "sinks": [], "gpu_every_s": 0}
@@ -255,6 +256,11 @@ def test_a_step_of_a_pass_ends_once(tmp_path):
     with telemetry:
         batches = telemetry.steps([0])
         next(batches)
+        with torch.no_grad():
+            model.eval()(torch.ones(1, 4))
+        assert telemetry.clock.phase == INPUT, "an evaluation"
+        model.train()(torch.ones(1, 4))
+        assert telemetry.clock.phase == COMPUTE
         with pytest.raises(RuntimeError, match="within steps"):
             telemetry.step()
         assert list(batches) == []

@@ -144,8 +144,10 @@ def test_choices_are_those_of_each_size():
 def test_unknown_lines_and_prefixes_of_a_launcher_are_skipped():
     lines = ["", "srun: step 1", "3: host:1:2 [0] NCCL INFO Using network IB", "NCCL INFO ???", "\ufffd\x00"]
     lines += [f"NCCL WARN problem {number % 30}" for number in range(60)]
+    lines += ["NCCL INFO NET/Plugin: Loaded net plugin X (v8)"] * 2
     log = parse(lines)
-    assert (log.network, log.warning_count, len(log.warnings)) == ("IB", 60, WARNINGS_KEPT)
+    assert (log.network, log.plugins) == ("IB", ["X"])
+    assert (log.warning_count, len(log.warnings)) == (60, WARNINGS_KEPT)
 
 
 LEADER, OTHER, ALONE = RankInfo(8, 16, 0, 8), RankInfo(9, 16, 1, 8), RankInfo(0, 1, 0, 1)

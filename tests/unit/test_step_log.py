@@ -128,18 +128,17 @@ def test_an_aggregate_of_an_earlier_attempt_is_the_first_line_of_the_next(path):
 
 def test_values_that_are_not_finite_or_not_measured_are_null(path):
     losses = [math.nan, math.inf, 2.0]
-    log, _ = lines_of(
-        path,
-        computing([1.0] * 3),
-        compares=False,
-        values=lambda step: {"loss": torch.tensor(losses[step - 1])},
-    )
+    options = {"compares": False, "values": lambda step: {"loss": torch.tensor(losses[step - 1])}}
+    log, _ = lines_of(path, computing([1.0] * 3), **options)
     lines = [json.loads(line, parse_constant=pytest.fail) for line in path.read_text().splitlines()]
-    assert [line["loss"] for line in lines] == [None, None, 2.0]
-    assert {
-        line[name] for line in lines for name in ("comm_wait_s", "comm_transfer_s", "comm_exposed_s")
-    } == {None}
+    assert columns(lines, "loss", "comm_wait_s", "comm_exposed_s") == [
+        [None, None, 2.0],
+        [None] * 3,
+        [None] * 3,
+    ]
     assert log.series["loss"].newest == (3, 2.0)
+    _, [shared] = lines_of(path.with_name("shared"), computing([1.0] * 3), full_records=0, **options)
+    assert shared["loss"] == 2.0, "the mean of the finite ones"
 
 
 def test_a_further_value_is_in_the_line_and_in_a_series_of_its_name(path):

@@ -46,6 +46,8 @@ def test_step_time_figures(durations):
         return
     assert (found.mean_s, found.max_s) == (pytest.approx(np.mean(durations)), max(durations))
     assert found.p95_s == pytest.approx(np.percentile(durations, 95))
+    deviation = np.std(durations, ddof=1) if len(durations) > 1 else 0.0
+    assert found.std_s == pytest.approx(deviation, abs=1e-9)
     assert sum(found.histogram.counts) == len(durations)
     assert len(found.histogram.edges_s) == len(found.histogram.counts) + 1
     assert found.min_s <= found.p50_s <= found.p99_s <= found.max_s
