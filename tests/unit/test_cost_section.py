@@ -17,7 +17,7 @@ from analysis.report.sections import cost
 from analysis.study import make_study
 from disttrain.errors import ConfigError
 from tests.support.fake_runs import fake_sweep
-from tests.support.studies import changed, rows_of, runs_of, section_of
+from tests.support.studies import changed, rows_of, runs_of, section_of, with_loss
 
 LR = [{"optim.lr": 0.001}, {"optim.lr": 0.002}]
 EUR = PriceList(currency="EUR", device_hour={"cpu": 10.0})
@@ -63,12 +63,6 @@ def test_emulated_and_real_runs_do_not_dominate_each_other() -> None:
     assert column(shown, "pareto") == [True] * 4
     assert shown.conclusion.startswith("Cheapest size for ")
     assert "Cheapest emulated size for " in shown.conclusion
-
-
-def with_loss(run: Run, times: float) -> Run:
-    changed_run = replace(run)
-    changed_run.__dict__["final"] = {**run.final, "valid_loss": times * (run.final["valid_loss"] or 0.0)}
-    return changed_run
 
 
 @pytest.mark.parametrize(("step_s", "ranked"), [(0.1, False), (10.0, True)])

@@ -7,7 +7,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
 from analysis.read.run import Run
@@ -19,7 +18,7 @@ from analysis.stats.estimates import Estimate
 from analysis.study import make_study
 from disttrain.records.steps import PHASES
 from tests.support.golden import golden
-from tests.support.studies import changed, placed, rows_of, runs_of, section_of, study_of
+from tests.support.studies import changed, placed, rows_of, runs_of, section_of, study_of, with_loss
 
 LR = [{"optim.lr": lr} for lr in (0.001, 0.002, 0.003)]
 """Configurations, each a tenth slower than the first per place in the list."""
@@ -44,12 +43,6 @@ def pairs(*means_s: float) -> list[Run]:
 def on_nodes(runs: Sequence[Run], nodes: int, change: Callable[[Run], Run]) -> list[Run]:
     """The runs, of which those on so many nodes are changed."""
     return [change(run) if run.shape and run.shape.nodes == nodes else run for run in runs]
-
-
-def other_loss(run: Run, by: float = 1.3) -> Run:
-    *former, last = run.curves["eval_history"]
-    last = msgspec.structs.replace(last, loss=(last.loss or 0.0) * by)
-    return replace(run, curves={**run.curves, "eval_history": [*former, last]})
 
 
 def scripts() -> list[Run]:
@@ -78,7 +71,7 @@ def cases() -> dict[str, list[Run]]:
         "one size": runs_of(nodes=(2,)),
         "unlike runs": on_nodes(runs_of(all_ranks=True), 1, two_threads),
         "shared machine": on_nodes(pairs(0.1, 0.101, 0.12, 0.121), 1, lambda run: placed(run, ["c01"])),
-        "other loss": on_nodes(runs_of(nodes=(1, 2), scaling="strong"), 2, other_loss),
+        "other loss": on_nodes(runs_of(nodes=(1, 2), scaling="strong"), 2, lambda run: with_loss(run, 1.3)),
         "other model": on_nodes(runs_of(), 4, lambda run: changed(run, {"model.layers": 7})),
         "other script": [
             changed(run, {"command": [f"/home/someone/{run.name[1]}.py"]})
@@ -92,7 +85,7 @@ def cases() -> dict[str, list[Run]]:
 def test_headline_of_each_case() -> None:
     leads = {case: first_screen.lead(make_study(runs)) for case, runs in cases().items()}
     golden("headlines.txt", "".join(f"{case}: {lead}\n" for case, lead in leads.items()))
-    alike = on_nodes(runs_of(nodes=(1, 2), scaling="strong"), 2, lambda run: other_loss(run, 1.03))
+    alike = on_nodes(runs_of(nodes=(1, 2), scaling="strong"), 2, lambda run: with_loss(run, 1.03))
     assert first_screen.lead(make_study(alike)).startswith("2 ranks run 1.7"), "within the margin"
 
 
