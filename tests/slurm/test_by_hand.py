@@ -32,6 +32,7 @@ model: {kind: mlp}
 data: {kind: digits}
 resources: {device: DEVICE}
 train: {steps: 20, local_batch_size: 16}
+telemetry: {warmup_steps: 2, profiled_steps: 0, sinks: []}
 job: {time_limit_min: 5, env: {STANDIN: complete, MINE: "1"}}
 """
 

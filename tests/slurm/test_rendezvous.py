@@ -26,7 +26,7 @@ CONFIG = """\
 model: {kind: mlp}
 data: {kind: digits}
 train: {steps: 20, local_batch_size: 16, log_every: 5}
-telemetry: {warmup_steps: 2, sinks: []}
+telemetry: {warmup_steps: 2, profiled_steps: 0, sinks: []}
 job: {time_limit_min: 20, rendezvous_timeout_s: 300}
 """
 
