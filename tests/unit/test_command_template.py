@@ -47,11 +47,6 @@ def test_a_value_stays_within_its_word(value):
     assert commands(plan) == [("train.py", f"--name={value}", "last")]
 
 
-def test_combinations_of_names_can_be_excluded():
-    plan = expanded("train.py {a} {b}", "a=1,2", "b=1,2", sweep={"exclude": [{"a": 1, "b": 2}]})
-    assert [words[1:] for words in commands(plan)] == [("1", "1"), ("2", "1"), ("2", "2")]
-
-
 def test_the_key_of_a_command_depends_on_its_words_alone():
     plans = [
         expanded("train.py {lr}", "lr=1"),

@@ -171,6 +171,11 @@ def test_the_sizes_that_a_refusal_of_a_gpt_names_are_accepted():
         {"model": {"kind": "resnet"}, "data": {"kind": "digits"}},
         {"model": {"kind": "resnet"}, "data": {"kind": "tests.support.small_models:source"}},
         {"model": {"kind": "emulated"}, "data": {"kind": "digits"}},
+        {
+            "compile": {"scope": "model"},
+            "parallel": {"strategy": "ddp", "ddp": {"bucket_mb": 1}},
+            "resources": {"gpus_per_node": 2},
+        },
         *(
             {"parallel": {"strategy": strategy, "gradient_communication": {"scheme": scheme}}}
             for strategy in ("auto", "ddp")

@@ -197,13 +197,11 @@ def test_synthetic_samples_depend_on_seed_and_index_alone(task):
     assert not any(sample.equal(each) for each in (one.train[18][0], other.train[17][0], one.valid[17][0]))
 
 
-def test_synthetic_classes_differ_beyond_noise():
-    """The mean image of a class in one half of the samples is nearest to its own in the other half."""
-    source = synthetic.build(shape=(8, 8), classes=5, samples=200, valid_samples=0)
+def test_synthetic_images_have_the_shape_and_classes_in_turn():
+    source = synthetic.build(shape=(4, 5), classes=5, samples=7, valid_samples=0)
     assert source.valid is None
-    assert [int(source.train[i][1]) for i in range(7)] == [0, 1, 2, 3, 4, 0, 1]
-    waves = torch.stack([source.train[i][0] for i in range(200)]).view(2, 20, 5, 64)
-    assert torch.cdist(*waves.mean(1)).argmin(1).tolist() == [0, 1, 2, 3, 4]
+    assert [int(label) for _, label in map(source.train.__getitem__, range(7))] == [0, 1, 2, 3, 4, 0, 1]
+    assert source.train[6][0].shape == (4, 5)
 
 
 def test_synthetic_sentences_are_within_their_vocabulary():

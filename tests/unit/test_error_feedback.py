@@ -48,14 +48,6 @@ def test_a_gradient_that_is_not_finite_leaves_errors_and_factors_as_they_were(na
     assert not torch.equal(state_of(scheme)["error.w"], before["error.w"])
 
 
-@pytest.mark.parametrize("name", ["powersgd", "topk", "randomk"])
-def test_a_resumed_scheme_continues_with_its_errors(name):
-    scheme, resumed = scheme_of(name), scheme_of(name)
-    average(scheme, 1)
-    resumed.load_state_dict(state_of(scheme))
-    assert torch.equal(average(resumed, 2), average(scheme, 2))
-
-
 def test_factors_of_another_rank_are_drawn_anew():
     wide, narrow = scheme_of("powersgd", 3), scheme_of("powersgd", 1)
     average(wide, 1)

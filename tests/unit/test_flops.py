@@ -3,8 +3,6 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from disttrain.models import flops, gpt, peaks, resnet
 from disttrain.models.flops import CONVOLUTION, MATMUL, flops_per_sample
@@ -47,17 +45,6 @@ def test_a_resnet_50_is_as_published():
     counted = flops_per_sample(*a_resnet(50, 64, 224))
     assert sum(counted.values()) / 3 / 2 == pytest.approx(4.1e9, rel=0.02)
     assert counted[MATMUL] == 3 * 2 * 2048 * 10
-
-
-@pytest.mark.parametrize("kind", ["gpt", "resnet"])
-def test_three_times_the_forward_is_the_work_of_training(kind):
-    """But for the gradient of the images."""
-    model, sample = a_gpt(layers=2, width=32) if kind == "gpt" else a_resnet(18, 8, 32)
-    total = sum(flops_per_sample(model, sample).values())
-    images_gradient = 2 * model.stem[0].weight.numel() * 32 * 32 if kind == "resnet" else 0
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        model(torch.stack([sample, sample])).sum().backward()
-    assert counter.get_total_flops() == 2 * (total - images_gradient)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -145,11 +132,6 @@ def test_half_the_bits_are_twice_the_dense_rate(entry):
             assert rates[narrow] / rates[wide] == pytest.approx(2, rel=0.025)
     if entry.names[0].startswith(("V100", "T4")):
         assert rates["float16"] / rates["float32"] == pytest.approx(8, rel=0.025)
-
-
-def test_no_device_is_listed_twice():
-    names = [name.casefold() for entry in peaks.TABLE for name in entry.names]
-    assert len(names) == len(set(names))
 
 
 def test_mixed_work_has_the_peak_of_its_time():

@@ -7,12 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch.utils.data import default_collate
 
 import submit
 from disttrain import __main__ as entry
-from disttrain.data import digits, synthetic
 from disttrain.engine import plug_in_check
 from disttrain.errors import ConfigError
 from disttrain.models import huggingface
@@ -35,43 +32,28 @@ def test_transformers_is_optional(monkeypatch):
         huggingface.build(LANGUAGE, model_type="gpt2")
 
 
-def losses(model, source, steps):
-    inputs, targets = default_collate([source.train[i] for i in range(16)])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(steps):
-        loss = F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield loss.item()
-
-
 @pytest.mark.usefixtures("transformers")
-def test_a_language_model_trains_and_is_read_back_in_float32(tmp_path):
-    source = synthetic.build(task="language", vocab=32, seq_len=24)
-    model = huggingface.build(source, model_type="gpt2", config=GPT2)
-    first, *_, last = losses(model, source, 8)
-    assert last < 0.9 * first
+def test_a_language_model_is_read_back_in_float32(tmp_path):
+    model = huggingface.build(LANGUAGE, model_type="gpt2", config=GPT2)
     model.model.bfloat16().save_pretrained(tmp_path)
-    again = huggingface.build(source, path=str(tmp_path)).eval()
+    again = huggingface.build(LANGUAGE, path=str(tmp_path)).eval()
     assert {p.dtype for p in again.parameters()} == {torch.float32}
-    tokens = source.train[0][0][None]
+    tokens = torch.arange(8)[None]
     assert torch.equal(again(tokens), model.float().eval()(tokens))
+    assert again(tokens).shape == (1, 8, 300)
 
 
 @pytest.mark.usefixtures("transformers")
-def test_an_image_classifier_trains():
-    source = digits.build()
-    model = huggingface.build(source, model_type="vit", config=TINY | {"patch_size": 4})
-    first, *_, last = losses(model, source, 15)
-    assert last < 0.8 * first
-
-
-@pytest.mark.usefixtures("transformers")
-def test_a_sequence_classifier_has_the_classes_of_the_data():
-    shape = DataShape(task="classification", shape=(8,), classes=3)
-    model = huggingface.build(shape, model_type="bert", config=TINY | {"vocab_size": 50})
-    assert model(torch.randint(50, (4, 8))).shape == (4, 3)
+@pytest.mark.parametrize(
+    ("model_type", "inputs", "options"),
+    [
+        ("bert", torch.zeros(4, 8, dtype=torch.int64), {"vocab_size": 50}),
+        ("vit", torch.zeros(4, 1, 8, 8), {"patch_size": 4}),
+    ],
+)
+def test_a_classifier_has_the_classes_of_the_data(model_type, inputs, options):
+    shape = DataShape(task="classification", shape=tuple(inputs.shape[1:]), classes=3)
+    assert huggingface.build(shape, model_type=model_type, config=TINY | options)(inputs).shape == (4, 3)
 
 
 @pytest.mark.usefixtures("transformers")

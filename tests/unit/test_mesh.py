@@ -135,11 +135,6 @@ def test_the_form_of_dp_follows_the_devices(device, gpus, form):
     assert (name, form in reason) == ("dp", True)
 
 
-def test_on_one_device_the_model_is_left_as_it_is():
-    model, strategy = nn.Linear(2, 2), strategy_of("dp")
-    assert strategy.unwrap(strategy.apply(model, Mesh(0), world())) is model
-
-
 def test_the_job_requests_and_counts_the_gpus_of_one_process(tmp_path):
     config = dp_config(4)
     plain = config.as_dict()

@@ -60,15 +60,6 @@ def test_a_model_trains(build, data, options):
     assert losses[-1] < 0.8 * losses[0]
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_gpt_parameter_count(tied):
-    layers, width, ratio, vocabulary = 3, 48, 2.5, 101
-    block = 4 * width**2 + 2 * int(ratio * width) * width + 2 * width  # attention, MLP, two norms
-    options = {"layers": layers, "width": width, "heads": 4, "mlp_ratio": ratio, "tie_weights": tied}
-    expected = layers * block + width + vocabulary * width * (1 if tied else 2)
-    assert parameters(gpt.build, language(vocabulary), **options) == expected
-
-
 @pytest.mark.parametrize("size", gpt.SIZES)
 def test_the_name_of_a_gpt_is_its_number_of_parameters(size):
     named = float(size[:-1]) * {"M": 1e6, "B": 1e9}[size[-1]]
@@ -127,11 +118,6 @@ def test_a_residual_block_begins_as_the_identity():
     model = resnet.build(images(1, 8, 8), width=4)
     x = torch.rand(2, 4, 8, 8)
     assert torch.equal(model.blocks[0](x), x)
-
-
-def test_mlp_for_regression():
-    shape = DataShape(task="regression", shape=(6,), classes=2)
-    assert mlp.build(shape)(torch.randn(4, 6)).shape == (4, 2)
 
 
 @pytest.mark.parametrize(

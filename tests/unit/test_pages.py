@@ -143,23 +143,3 @@ def test_yaml_examples_name_sections_that_exist():
             loaded = yaml.safe_load(block)
             if isinstance(loaded, dict) and "model" in loaded:
                 assert loaded.keys() <= {*Config.model_fields, "sweep"}, page
-
-
-@pytest.mark.parametrize(
-    ("command", "unknown"),
-    [
-        ("sweep --nodes 1 2 --wait", []),
-        ("cluster up --link 1gbit", []),
-        ("cluster down --link 1gbit", ["--link"]),
-        ("sweep --nodez 2", ["--nodez"]),
-        ("submit x.yaml", ["submit"]),
-    ],
-)
-def test_an_unknown_argument_is_found(command, unknown):
-    assert unknown_arguments(command.split()) == unknown
-
-
-def test_a_missing_file_and_module_are_found():
-    text = "`jobs/slurm/{profile,script}.py`, `jobs.nowhere`; `jobs.node.agent`, `jobs/schedulers/<name>/`"
-    assert named_files(text) == {"jobs/slurm/profile.py", "jobs/slurm/script.py", "jobs/schedulers/*"}
-    assert [name for name in sorted(named_modules(text)) if not exists(name)] == ["jobs.nowhere"]

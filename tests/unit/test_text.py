@@ -94,13 +94,6 @@ def test_a_pattern_selects_files(folder):
     assert text.build(path=str(folder), seq_len=8, pattern="*.md").record.bytes == 1000
 
 
-def test_every_byte_is_predicted_once(tmp_path):
-    (tmp_path / "abc.txt").write_bytes(b"abcdefghijk")
-    train = text.build(path=str(tmp_path / "abc.txt"), seq_len=3, valid_share=0).train
-    pairs = [(bytes(x.tolist()), bytes(y.tolist())) for x, y in (train[i] for i in range(len(train)))]
-    assert pairs == [(b"abc", b"bcd"), (b"def", b"efg"), (b"ghi", b"hij")]
-
-
 @pytest.mark.parametrize(
     ("files", "bits"),
     [
