@@ -37,7 +37,7 @@ def lay_over(attempt: Attempt, **fields: Any) -> None:
     write_json(attempt.record, read_json(attempt.record) | fields)
 
 
-def test_a_stop_request_counts_from_the_claim_on(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_request_counts_from_the_claim_on(run, monkeypatch):
     claim = journal.claim
 
     def asked_at_once(*args: Any, **names: Any) -> int | None:
@@ -55,9 +55,7 @@ def test_a_stop_request_counts_from_the_claim_on(run: RunDir, monkeypatch: pytes
     assert run.stop.exists(), "a request to this submission holds after a requeue"
 
 
-def test_the_record_is_the_first_file_and_the_folder_of_exits_exists_before_it(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_record_is_the_first_file_and_the_folder_of_exits_exists_before_it(run, monkeypatch):
     """Other nodes wait for the record, and an NFS client caches that a folder is missing."""
     write, written = attempts.write_json, []
 
@@ -71,21 +69,21 @@ def test_the_record_is_the_first_file_and_the_folder_of_exits_exists_before_it(
     assert written[0] == run.attempt(0).record
 
 
-def test_the_job_of_another_submission_starts_nothing(run: RunDir) -> None:
+def test_the_job_of_another_submission_starts_nothing(run):
     with pytest.raises(DoNotRestart) as ends:
         begin(run, job_id="8")
     assert ends.value.exit_code == requeue_policy.EXIT_DO_NOT_REQUEUE
     assert not run.attempts()
 
 
-def test_a_new_attempt_removes_the_outcome_of_the_one_before(run: RunDir) -> None:
+def test_a_new_attempt_removes_the_outcome_of_the_one_before(run):
     close_attempt(run, begin(run), {0: -9})
     assert run.failed.exists()
     begin(run, restart=1)
     assert not run.failed.exists()
 
 
-def test_hosts_that_failed_since_the_newest_checkpoint_are_excluded(run: RunDir) -> None:
+def test_hosts_that_failed_since_the_newest_checkpoint_are_excluded(run):
     for restart, (host, checkpoint) in enumerate([("n1", 10), ("n2", 20), ("n3", 20)]):
         attempt = begin(run, restart)
         lay_over(attempt, ended="now", cause="lost", checkpoint_after=checkpoint, failed_nodes=[host])
@@ -106,9 +104,7 @@ def test_hosts_that_failed_since_the_newest_checkpoint_are_excluded(run: RunDir)
         ({0: 1, 1: 1}, {}, ["n2"]),  # the host of the rank that failed
     ],
 )
-def test_the_failed_hosts_of_a_closed_attempt(
-    run: RunDir, codes: dict[int, int], ends: dict[str, Any], failed: list[str]
-) -> None:
+def test_the_failed_hosts_of_a_closed_attempt(run, codes, ends, failed):
     record = read_json(run.run_json)
     record["config"]["resources"]["gpus_per_node"] = 2
     write_json(run.run_json, record)
@@ -121,7 +117,7 @@ def test_the_failed_hosts_of_a_closed_attempt(
     assert read_json(attempt.record)["failed_nodes"] == failed
 
 
-def test_a_new_submission_closes_the_attempts_that_nobody_closed(run: RunDir) -> None:
+def test_a_new_submission_closes_the_attempts_that_nobody_closed(run):
     lost = begin(run)
     assert journal.revoke(run, 0, "lost", "presumed dead", starts=1)
     attempt = begin(run, submission=journal.write_intent(run, {}), job_id="8")
@@ -130,7 +126,7 @@ def test_a_new_submission_closes_the_attempts_that_nobody_closed(run: RunDir) ->
     assert read_json(attempt.record)["ended"] is None
 
 
-def test_a_lost_copy_may_still_be_writing(run: RunDir) -> None:
+def test_a_lost_copy_may_still_be_writing(run):
     lost = begin(run)
     (lost.path / ".node-01.oom.json.7.tmp").symlink_to("renamed-meanwhile")
     newest = lost.path / "rank-00000.log"
@@ -142,7 +138,7 @@ def test_a_lost_copy_may_still_be_writing(run: RunDir) -> None:
     assert record["ended"] >= journal.utc_time(newest.stat().st_mtime) >= started
 
 
-def test_a_start_is_current_until_another_one_begins_or_it_is_revoked(run: RunDir) -> None:
+def test_a_start_is_current_until_another_one_begins_or_it_is_revoked(run):
     attempt = begin(run)
     assert is_current(run, attempt)
     run.attempt(1).path.mkdir()  # an NFS client may still cache the list of claims
@@ -152,7 +148,7 @@ def test_a_start_is_current_until_another_one_begins_or_it_is_revoked(run: RunDi
     assert not is_current(run, attempt)
 
 
-def test_a_restart_of_a_finished_job_is_no_failure(run: RunDir) -> None:
+def test_a_restart_of_a_finished_job_is_no_failure(run):
     lay_over(begin(run), ended=journal.utc_now(), cause="finished")
     with pytest.raises(DoNotRestart) as ends:
         begin(run, restart=1)
@@ -161,7 +157,7 @@ def test_a_restart_of_a_finished_job_is_no_failure(run: RunDir) -> None:
     assert (journal.is_revoked(claims), claims[-1]["cause"]) == (True, "finished")
 
 
-def test_the_last_of_the_lost_attempts_is_closed_when_the_run_is_given_up(run: RunDir) -> None:
+def test_the_last_of_the_lost_attempts_is_closed_when_the_run_is_given_up(run):
     lost = [begin(run, restart) for restart in range(3)]
     with pytest.raises(DoNotRestart) as ends:
         begin(run, restart=3)

@@ -85,13 +85,13 @@ def differences(one: Profile) -> list[str]:
     return [line for line in difflib.ndiff(plain, own) if line.startswith(("+ ", "- "))]
 
 
-def test_the_script_without_a_profile_is_that_of_generic() -> None:
+def test_the_script_without_a_profile_is_that_of_generic():
     script = render(batch(SHARED, resolve(ProfileSelection("generic"))))
     golden("generic.sbatch", script)
     assert script == render(batch(SHARED))
 
 
-def test_the_script_of_a_site_that_sets_everything(site: Profile) -> None:
+def test_the_script_of_a_site_that_sets_everything(site):
     golden("site.sbatch", render(batch(SHARED, site, runs=2, logs=SHARED / "runs" / "demo" / ".arrays")))
 
 
@@ -99,9 +99,7 @@ def test_the_script_of_a_site_that_sets_everything(site: Profile) -> None:
     ("mail", "requested"),
     [("END,FAIL", ["END,FAIL"]), ("END", ["END,FAIL"]), ("FAIL", ["FAIL"]), ("NONE", [])],
 )
-def test_the_script_of_its_report_job_requests_mail_when_it_starts(
-    site: Profile, mail: str, requested: list[str]
-) -> None:
+def test_the_script_of_its_report_job_requests_mail_when_it_starts(site, mail, requested):
     changes = {"container": None, "python": None, "mail_type": mail or ["NONE"]}
     script = render_report(
         name="report-$(touch canary)",
@@ -118,7 +116,7 @@ def test_the_script_of_its_report_job_requests_mail_when_it_starts(
 
 
 @pytest.mark.parametrize("name", SHIPPED_NAMES)
-def test_each_shipped_profile_changes_only_this(name: str) -> None:
+def test_each_shipped_profile_changes_only_this(name):
     """Most set variables alone, which agents add to those of the ranks; their scripts are generic's."""
     shipped = resolve(ProfileSelection(name))
     added = environment.added_variables(config(), {}, profile=shipped.as_dict())
@@ -128,7 +126,7 @@ def test_each_shipped_profile_changes_only_this(name: str) -> None:
     golden(f"profile-{name}.txt", "\n".join(lines) + "\n")
 
 
-def test_scripts_of_requests_are_those_of_every_version() -> None:
+def test_scripts_of_requests_are_those_of_every_version():
     """Slurm 22.05 to 26.05 get the same text; sbatch of an older version refuses newer options itself."""
     lines = ["# requests by --slurm, compared with generic.sbatch"]
     for request in REQUESTS:
@@ -146,9 +144,7 @@ def test_scripts_of_requests_are_those_of_every_version() -> None:
         ({"runs": 3}, {"array": "0-2"}),
     ],
 )
-def test_options_of_the_batch_are_added_to_those_of_the_profile(
-    changes: dict[str, Any], expected: dict[str, str]
-) -> None:
+def test_options_of_the_batch_are_added_to_those_of_the_profile(changes, expected):
     of_site = profile(exclude="gpu1", sbatch={"dependency": "singleton"})
     options = directives(render(batch(SHARED, of_site, **changes)))
     defaults = {"exclude": "gpu1", "dependency": "singleton"}
@@ -179,21 +175,19 @@ COMMAND = {name: section for name, section in config().items() if name != "data"
         (job(60, 1.5), "time", "2"),
     ],
 )
-def test_options_of_sbatch_by_config(of_run: dict[str, Any], option: str, value: str | None) -> None:
+def test_options_of_sbatch_by_config(of_run, option, value):
     assert directives(render(batch(SHARED, config=of_run))).get(option) == value
 
 
 @pytest.mark.parametrize(("rendezvous_s", "wait_s"), [(600, 630), (0.5, 60), (120.5, 151)])
-def test_srun_waits_for_the_rendezvous_before_it_ends_the_other_agents(
-    rendezvous_s: float, wait_s: int
-) -> None:
+def test_srun_waits_for_the_rendezvous_before_it_ends_the_other_agents(rendezvous_s, wait_s):
     """At least as long as the other agents wait for node 0 to close the attempt."""
     made = config(job={"rendezvous_timeout_s": rendezvous_s})
     for script in (render(batch(SHARED, config=made)), by_hand(made)):
         assert re.findall(r"--wait=(\S+)", script) == [str(wait_s)]
 
 
-def test_the_options_of_a_shape_are_those_of_the_script_without_names() -> None:
+def test_the_options_of_a_shape_are_those_of_the_script_without_names():
     array = batch(SHARED, profile(partition="gpu"), runs=3, at_once=2, excluded_nodes=("n7",))
     options = shape_options(array)
     written = [line.removeprefix("#SBATCH ") for line in render(array).splitlines() if "#SBATCH" in line]
@@ -215,9 +209,7 @@ def test_the_options_of_a_shape_are_those_of_the_script_without_names() -> None:
         (PYXIS, {"folders": (Path("/home/X"),)}, None),
     ],
 )
-def test_paths_that_a_script_cannot_contain(
-    of_site: Profile, changes: dict[str, Any], what: str | None
-) -> None:
+def test_paths_that_a_script_cannot_contain(of_site, changes, what):
     made = batch(SHARED / changes.pop("root", "X"), of_site, **changes)
     if what is None:
         render(made)
@@ -226,14 +218,14 @@ def test_paths_that_a_script_cannot_contain(
         render(made)
 
 
-def test_the_script_by_hand_mounts_the_code_and_the_submit_directory() -> None:
+def test_the_script_by_hand_mounts_the_code_and_the_submit_directory():
     mounts = '--container-image=x --container-mounts="$code":"$code","$PWD":"$PWD" '
     assert mounts in by_hand(config(), PYXIS)
 
 
 @settings(max_examples=60, deadline=None)
 @given(fields, placing)
-def test_a_value_is_refused_or_inert(given: dict[str, Any], placed: dict[str, str]) -> None:
+def test_a_value_is_refused_or_inert(given, placed):
     profile = sift(given)
     made = sift_batch(profile, placed)
     script, share = render(made), made.tasks[0]

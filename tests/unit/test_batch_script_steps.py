@@ -35,9 +35,7 @@ def run_with_stub(
 
 
 @pytest.mark.parametrize(("codes", "code"), [("0", 0), ("137 0", 0), ("137 75", 137)])
-def test_a_failed_step_is_followed_by_one_that_closes_the_attempt(
-    tmp_path: Path, codes: str, code: int
-) -> None:
+def test_a_failed_step_is_followed_by_one_that_closes_the_attempt(tmp_path, codes, code):
     (tmp_path / "codes").write_text(codes.replace(" ", "\n"))
     returned, calls = run_with_stub(
         tmp_path, 'code=$(head -n 1 codes); sed -i 1d codes; kill $PPID; kill -USR1 $PPID; exit "$code"'
@@ -52,7 +50,7 @@ def test_a_failed_step_is_followed_by_one_that_closes_the_attempt(
 
 
 @pytest.mark.parametrize(("restarts", "before"), [("", 0), ("1", 1), ("3", 3), ("5", 1)])
-def test_the_agents_step_has_another_number_in_each_start(tmp_path: Path, restarts: str, before: int) -> None:
+def test_the_agents_step_has_another_number_in_each_start(tmp_path, restarts, before):
     """Empty steps come before it; a failure of one ends nothing."""
     strict = Profile(name="strict", setup=("set -e",))
     srun = '[ "${!#}" != true ]'  # the empty steps alone fail
@@ -61,7 +59,7 @@ def test_the_agents_step_has_another_number_in_each_start(tmp_path: Path, restar
 
 
 @pytest.mark.parametrize(("set_up", "steps"), [("exit 3", 0), ("true", 2)])
-def test_an_expedited_job_does_not_fail(tmp_path: Path, set_up: str, steps: int) -> None:
+def test_an_expedited_job_does_not_fail(tmp_path, set_up, steps):
     """Slurm would hold it, so that it never ends for jobs that wait for it."""
     profile = Profile(name="x", sbatch={"requeue": "expedite"}, setup=(set_up,))
     code, calls = run_with_stub(tmp_path, "exit 1", profile)
@@ -69,7 +67,7 @@ def test_an_expedited_job_does_not_fail(tmp_path: Path, set_up: str, steps: int)
     assert directives((tmp_path / "script").read_text())["requeue"] == "expedite"
 
 
-def test_a_task_of_an_array_starts_its_own_run_after_the_set_up(tmp_path: Path) -> None:
+def test_a_task_of_an_array_starts_its_own_run_after_the_set_up(tmp_path):
     setup = f"export TMPDIR='{tmp_path}/'$SLURM_JOB_ID && mkdir -p \"$TMPDIR\" || exit"
     script = render(batch(tmp_path, Profile(name="x", setup=(setup,)), runs=2))
     trace = run(script, tmp_path / "it", SLURM_ARRAY_TASK_ID="1")
@@ -78,7 +76,7 @@ def test_a_task_of_an_array_starts_its_own_run_after_the_set_up(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", [None, "pyxis", "apptainer"])
-def test_no_signal_ends_a_process_that_handles_none_yet(tmp_path: Path, kind: str | None) -> None:
+def test_no_signal_ends_a_process_that_handles_none_yet(tmp_path, kind):
     for name in ("python3", "apptainer"):
         path = tmp_path / name
         path.write_text("#!/bin/sh\nkill -USR1 $$ && kill -USR2 $$ && kill $$ && echo it lives\n")
@@ -93,7 +91,7 @@ def test_no_signal_ends_a_process_that_handles_none_yet(tmp_path: Path, kind: st
         assert subprocess.run(words[at:], env=env, capture_output=True, check=True).stdout == b"it lives\n"
 
 
-def test_variables_of_the_submitting_shell_do_not_change_srun(tmp_path: Path) -> None:
+def test_variables_of_the_submitting_shell_do_not_change_srun(tmp_path):
     left = dict.fromkeys(
         (
             "SRUN_CPUS_PER_TASK", "SBATCH_PARTITION", "SLURM_CPU_BIND_TYPE", "SLURM_STEP_ID",
@@ -108,7 +106,7 @@ def test_variables_of_the_submitting_shell_do_not_change_srun(tmp_path: Path) ->
     assert kept.items() | {("SLURM_EXPORT_ENV", "ALL")} <= seen.items()
 
 
-def test_a_missing_code_copy_is_unpacked_from_its_archive(tmp_path: Path) -> None:
+def test_a_missing_code_copy_is_unpacked_from_its_archive(tmp_path):
     content = code_copy.CodeContent("files", {"jobs/__init__.py": b"x = 1"})
     copy = tmp_path / ".code" / content.name
     (tmp_path / "script").write_text(render(replace(batch(tmp_path), code=copy)))
@@ -139,7 +137,7 @@ def set_up(*lines: str) -> dict[str, str]:
     return environ
 
 
-def test_variables_of_the_set_up_reach_python_and_no_signal_ends_it() -> None:
+def test_variables_of_the_set_up_reach_python_and_no_signal_ends_it():
     kills = [f"kill -{number} $$" for number in ("USR1", "USR2", "TERM")]
     environ = set_up(*kills, "export A='it'\"'\"'s'", "false", 'export B="$A $(echo 1)"')
     assert (environ["A"], environ["B"]) == ("it's", "it's 1")
@@ -155,9 +153,7 @@ def test_variables_of_the_set_up_reach_python_and_no_signal_ends_it() -> None:
         (["set -u", 'echo "$NO_SUCH_VARIABLE"'], "127"),
     ],
 )
-def test_python_follows_a_set_up_that_exits_with_its_code(
-    tmp_path: Path, lines: list[str], code: str
-) -> None:
+def test_python_follows_a_set_up_that_exits_with_its_code(tmp_path, lines, code):
     environ = set_up(*lines)
     assert environ[SETUP_EXIT_VARIABLE] == code
     assert "LATER" not in environ

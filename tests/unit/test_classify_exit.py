@@ -121,9 +121,7 @@ def hung(*errors: dict[str, Any], at: float | None = 5.0, **fields: Any) -> Exit
         (seen({0: 1, 1: EXIT_LAUNCH_FAILED}), "launch_failed", "node 1"),
     ],
 )
-def test_the_cause_and_the_ranks_and_nodes_that_failed_by_themselves(
-    evidence: ExitEvidence, cause: str, failed: str
-) -> None:
+def test_the_cause_and_the_ranks_and_nodes_that_failed_by_themselves(evidence, cause, failed):
     status = classify_exit(evidence)
     names = [f"rank {rank}" for rank in status.failed_ranks] + [
         f"node {node}" for node in status.failed_nodes
@@ -153,23 +151,23 @@ def test_the_cause_and_the_ranks_and_nodes_that_failed_by_themselves(
         ),
     ],
 )
-def test_the_message_names_what_is_known(evidence: ExitEvidence, says: str) -> None:
+def test_the_message_names_what_is_known(evidence, says):
     assert says in (classify_exit(evidence).message or "")
 
 
-def test_a_message_is_one_line_of_bounded_length() -> None:
+def test_a_message_is_one_line_of_bounded_length():
     message = classify_exit(seen(None, error(0, message="a\n" * 1000))).message or ""
     assert "\n" not in message
     assert len(message) < 350
 
 
-def test_the_killed_worker_in_a_log_of_torchrun() -> None:
+def test_the_killed_worker_in_a_log_of_torchrun():
     found_by = datetime(2026, 11, 21, 2, 18).timestamp()
     assert root_cause_worker(TORCHRUN_SAYS.format(code=-9, name="(SIGKILL)")) == (1, -9, found_by)
     assert root_cause_worker("all is well") is None
 
 
-def test_the_last_line_of_a_log_is_a_ranks() -> None:
+def test_the_last_line_of_a_log_is_a_ranks():
     assert last_rank_line(TORCHRUN_SAYS.format(code=1, name="")) == "[rank1]: ValueError: too deep"
     warning = "[W1124 17:00:00.1 socket.cpp:755] [c10d] The hostname cannot be retrieved\n"
     assert last_rank_line(f"no python\n{warning}") == "no python"
@@ -192,8 +190,8 @@ def attempt(run: RunDir) -> Attempt:
 
 @pytest.mark.parametrize("answers", [True, False])
 def test_the_host_at_the_other_end_of_a_lost_connection_if_the_name_service_answers(
-    run: RunDir, attempt: Attempt, monkeypatch: pytest.MonkeyPatch, answers: bool
-) -> None:
+    run, attempt, monkeypatch, answers
+):
     closed = threading.Event()
 
     def look_up(address: str) -> tuple[str, list[str], list[str]]:
@@ -213,7 +211,7 @@ def test_the_host_at_the_other_end_of_a_lost_connection_if_the_name_service_answ
     )
 
 
-def test_the_first_readable_error_of_a_rank_is_recorded_as_the_end(run: RunDir, attempt: Attempt) -> None:
+def test_the_first_readable_error_of_a_rank_is_recorded_as_the_end(run, attempt):
     write_text(attempt.node_log(0), TORCHRUN_SAYS.format(code=1, name=""))
     write_json(attempt.error(0), error(0, 2.0, "late"))
     write_json(attempt.error(1), error(1, 1.0, "first"))
@@ -228,9 +226,7 @@ def test_the_first_readable_error_of_a_rank_is_recorded_as_the_end(run: RunDir, 
 
 
 @pytest.mark.parametrize(("failed_at", "cause"), [(4.0, "crashed"), (7.0, "hung")])
-def test_a_rank_failed_by_itself_before_the_first_agent_found_the_hang(
-    run: RunDir, attempt: Attempt, failed_at: float, cause: str
-) -> None:
+def test_a_rank_failed_by_itself_before_the_first_agent_found_the_hang(run, attempt, failed_at, cause):
     for node, found_at in ((0, 9.0), (1, 5.0)):
         record = {"hung": True, "time": found_at, "ranks": [asdict(HANG[node])]}
         write_json(attempt.node_ranks(node), record)
@@ -238,7 +234,7 @@ def test_a_rank_failed_by_itself_before_the_first_agent_found_the_hang(
     assert close_attempt(run, attempt, {0: 137, 1: 137}).cause == cause
 
 
-def test_a_rank_that_was_killed_on_a_node_with_oom_kills(run: RunDir, attempt: Attempt) -> None:
+def test_a_rank_that_was_killed_on_a_node_with_oom_kills(run, attempt):
     write_text(attempt.node_log(1), TORCHRUN_SAYS.format(code=-9, name="(SIGKILL)"))
     write_json(attempt.node_oom(0), {"kills": 1})
     assert close_attempt(run, attempt, {0: 1, 1: 1}).cause == "killed"
@@ -256,9 +252,7 @@ def test_a_rank_that_was_killed_on_a_node_with_oom_kills(run: RunDir, attempt: A
         ({"status": "stopped", "stop_cause": "deadline", "attempt": 1}, "crashed", ""),
     ],
 )
-def test_metrics_of_this_attempt_prove_success_or_a_graceful_stop(
-    run: RunDir, attempt: Attempt, metrics: dict[str, Any], cause: str, says: str
-) -> None:
+def test_metrics_of_this_attempt_prove_success_or_a_graceful_stop(run, attempt, metrics, cause, says):
     write_json(run.metrics, {"attempt": 0, **metrics})
     status = close_attempt(run, attempt, {0: 0, 1: 0})
     assert status.cause == cause

@@ -37,12 +37,12 @@ def read(folder: Path, *command: str) -> dict[str, Any]:
     return CommandReader(folder / "runs").read(command or ["train.py"], folder)
 
 
-def test_a_folder_is_copied_without_environments_large_files_and_runs(folder: Path) -> None:
+def test_a_folder_is_copied_without_environments_large_files_and_runs(folder):
     assert find_source(["train.py"], folder) == folder
     assert names(folder) == COPIED
 
 
-def test_of_a_repository_its_tracked_files_and_new_python_files(folder: Path) -> None:
+def test_of_a_repository_its_tracked_files_and_new_python_files(folder):
     git(folder, "init", "-q")
     (folder / ".gitignore").write_text("venv\nruns\nignored.py\n")
     git(folder, "add", ".gitignore", "train.py", "conf")
@@ -57,7 +57,7 @@ def test_of_a_repository_its_tracked_files_and_new_python_files(folder: Path) ->
     assert names(folder) == sorted([*tracked, ".hidden/secret.py", "helper.py", "scripts/new.py"])
 
 
-def test_files_of_submodules_are_copied(folder: Path, tmp_path: Path) -> None:
+def test_files_of_submodules_are_copied(folder, tmp_path):
     library = tmp_path / "library"
     library.mkdir()
     (library / "layers.py").write_text("width = 1\n")
@@ -72,7 +72,7 @@ def test_files_of_submodules_are_copied(folder: Path, tmp_path: Path) -> None:
     assert not any(name.startswith("lib") for name in names(folder))
 
 
-def test_the_commit_is_that_of_the_repository_of_the_script(folder: Path) -> None:
+def test_the_commit_is_that_of_the_repository_of_the_script(folder):
     assert read(folder)["git_commit"] is None
     git(folder, "init", "-q")
     git(folder, "add", "train.py")
@@ -83,7 +83,7 @@ def test_the_commit_is_that_of_the_repository_of_the_script(folder: Path) -> Non
     assert "+import other" in (code.git_diff or "")
 
 
-def test_the_hash_is_of_sources_alone(folder: Path) -> None:
+def test_the_hash_is_of_sources_alone(folder):
     before = read(folder)["hash"]
     (folder / "notes.txt").write_text("other")
     assert read(folder)["hash"] == before
@@ -91,7 +91,7 @@ def test_the_hash_is_of_sources_alone(folder: Path) -> None:
     assert read(folder)["hash"] != before
 
 
-def test_a_copy_is_started_and_searched_in_place_of_the_folder(folder: Path, tmp_path: Path) -> None:
+def test_a_copy_is_started_and_searched_in_place_of_the_folder(folder, tmp_path):
     reader = CommandReader(tmp_path / "runs")
     about = reader.read(["train.py"], folder)
     reader.write()
@@ -117,15 +117,13 @@ def test_a_copy_is_started_and_searched_in_place_of_the_folder(folder: Path, tmp
     assert "does not exist" in (of_run(["train.py"], path=".code/lost").problem or "")
 
 
-def test_an_installed_module_is_not_copied(folder: Path) -> None:
+def test_an_installed_module_is_not_copied(folder):
     about = read(folder, "-m", "torch.utils.collect_env")
     assert (about["source"], about["path"], about["hash"]) == (None, None, None)
 
 
 @pytest.mark.parametrize(("limit", "value"), [("_MAX_FILES", 3), ("_MAX_BYTES", 30)])
-def test_a_missing_script_and_a_folder_that_is_too_large_are_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
-) -> None:
+def test_a_missing_script_and_a_folder_that_is_too_large_are_refused(folder, monkeypatch, limit, value):
     with pytest.raises(ConfigError, match=r"no file 'trian\.py'"):
         find_source(["trian.py"], folder)
     monkeypatch.setattr(code_copy, limit, value)

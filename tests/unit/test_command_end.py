@@ -6,7 +6,6 @@ import os
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -72,9 +71,7 @@ def fail(attempt: Attempt, rank: int, log: str, code: int = 1, at: float = FOUND
         ({0: 0}, None, None, "lost", True),
     ],
 )
-def test_the_cause_by_exit_codes(
-    run: RunDir, codes: dict[int, int], stop: str | None, metrics: Any, cause: str, requeue: bool
-) -> None:
+def test_the_cause_by_exit_codes(run, codes, stop, metrics, cause, requeue):
     attempt = begin(run)
     if metrics:
         write_json(run.metrics, metrics)
@@ -84,9 +81,7 @@ def test_the_cause_by_exit_codes(
 
 
 @pytest.mark.parametrize(("other_s", "failed"), [(1, ()), (-1, (1,))])
-def test_of_two_ranks_the_one_whose_log_ended_first_failed(
-    run: RunDir, other_s: float, failed: tuple[int, ...]
-) -> None:
+def test_of_two_ranks_the_one_whose_log_ended_first_failed(run, other_s, failed):
     attempt = begin(run)
     fail(attempt, 0, "RuntimeError: [gloo] Connection closed by peer [10.0.0.2]:5")
     fail(attempt, 1, "KeyError: 'lr'", at=FOUND + other_s)
@@ -126,7 +121,7 @@ CAUGHT = TRACEBACK.replace("[rank1]: ", "") + "OutOfMemoryError: batch 64"
         ("segfault", -11, "killed", "SIGSEGV"),
     ],
 )
-def test_the_cause_of_a_failed_process(run: RunDir, log: str, code: int, cause: str, message: str) -> None:
+def test_the_cause_of_a_failed_process(run, log, code, cause, message):
     attempt = begin(run)
     fail(attempt, 1, log, code)
     status = end(run, attempt, FAILURE)
@@ -135,16 +130,14 @@ def test_the_cause_of_a_failed_process(run: RunDir, log: str, code: int, cause: 
 
 
 @pytest.mark.parametrize(("after_s", "cause"), [(-5, "preempted"), (0.5, "preempted"), (5, "crashed")])
-def test_a_script_that_prints_nothing_failed_when_torchrun_found_it(
-    run: RunDir, after_s: float, cause: str
-) -> None:
+def test_a_script_that_prints_nothing_failed_when_torchrun_found_it(run, after_s, cause):
     attempt = begin(run)
     fail(attempt, 1, "step 7", code=3, at=FOUND - 100)
     write_json(attempt.stop, {"cause": "preempted", "time": FOUND + after_s})
     assert end(run, attempt, FAILURE).cause == cause
 
 
-def test_a_new_file_is_progress_and_an_exit_with_code_0_is_none(run: RunDir) -> None:
+def test_a_new_file_is_progress_and_an_exit_with_code_0_is_none(run):
     for _ in range(4):  # more than max_attempts: pre-emptions do not count
         assert end(run, begin(run), SUCCESS, "preempted").decision.requeue
     assert newest_checkpoint(run) is None
@@ -164,7 +157,7 @@ def test_a_new_file_is_progress_and_an_exit_with_code_0_is_none(run: RunDir) -> 
     assert "DISTTRAIN_SAVED" in str(last.message)
 
 
-def test_the_file_to_touch_after_a_save_elsewhere_is_progress(run: RunDir) -> None:
+def test_the_file_to_touch_after_a_save_elsewhere_is_progress(run):
     attempt = begin(run)
     Path(command_variables(run, attempt, {"job": JOB})["DISTTRAIN_SAVED"].value).touch()
     assert "DISTTRAIN_SAVED" not in str(end(run, attempt, SUCCESS, "deadline").message)
@@ -172,9 +165,7 @@ def test_the_file_to_touch_after_a_save_elsewhere_is_progress(run: RunDir) -> No
 
 
 @pytest.mark.parametrize(("unconnected", "apart"), [([0, 1], True), ([1], False)])
-def test_ranks_trained_apart_if_no_node_saw_a_connection(
-    run: RunDir, unconnected: list[int], apart: bool
-) -> None:
+def test_ranks_trained_apart_if_no_node_saw_a_connection(run, unconnected, apart):
     attempt = begin(run)
     for node in unconnected:
         write_json(attempt.node_unconnected(node), {"ranks": 2})

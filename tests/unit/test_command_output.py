@@ -117,9 +117,7 @@ def document(out: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("verb", WITH_JSON)
-def test_every_verb_prints_the_document(
-    capsys: pytest.CaptureFixture[str], every_state: None, verb: str
-) -> None:
+def test_every_verb_prints_the_document(capsys, every_state, verb):
     commands = [line for line in COMMANDS.splitlines() if f"{line} ".startswith(f"{verb} ")]
     assert commands, "add a command line of the new verb"
     for command in commands:
@@ -134,9 +132,7 @@ def test_every_verb_prints_the_document(
 
 
 @pytest.mark.parametrize("verb", WITH_JSON)
-def test_a_refused_argument_is_the_error_of_the_document(
-    capsys: pytest.CaptureFixture[str], verb: str
-) -> None:
+def test_a_refused_argument_is_the_error_of_the_document(capsys, verb):
     assert submit.main([*verb.split(), "--json", "--nonsense"]) == 2
     out, err = capsys.readouterr()
     printed = document(out)
@@ -147,9 +143,7 @@ def test_a_refused_argument_is_the_error_of_the_document(
 @pytest.mark.parametrize(
     "command", ["statsu", "", "show nowhere", "logs tiny/planned", "sweep tiny.yaml --nodes 0"]
 )
-def test_an_error_is_in_the_document(
-    capsys: pytest.CaptureFixture[str], every_state: None, command: str
-) -> None:
+def test_an_error_is_in_the_document(capsys, every_state, command):
     assert submit.main([*command.split(), "--json"]) == 2
     out, err = capsys.readouterr()
     error = document(out)["error"]
@@ -160,13 +154,7 @@ def test_an_error_is_in_the_document(
     ("raised", "code", "message"),
     [(KeyboardInterrupt(), 130, "interrupted"), (RuntimeError("a bug"), 1, "RuntimeError: a bug")],
 )
-def test_an_exception_is_in_the_document(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    raised: BaseException,
-    code: int,
-    message: str,
-) -> None:
+def test_an_exception_is_in_the_document(capsys, monkeypatch, raised, code, message):
     def fail(args: argparse.Namespace) -> int:
         print("text")
         raise raised
@@ -179,7 +167,7 @@ def test_an_exception_is_in_the_document(
     assert err == "", "text that a verb prints is discarded"
 
 
-def test_a_run_has_the_documented_keys(capsys: pytest.CaptureFixture[str], every_state: None) -> None:
+def test_a_run_has_the_documented_keys(capsys, every_state):
     assert submit.main(["status", "--json"]) == 0
     runs = document(capsys.readouterr().out)["runs"]
     assert {run["state"] for run in runs} == set(STATES)
@@ -187,16 +175,14 @@ def test_a_run_has_the_documented_keys(capsys: pytest.CaptureFixture[str], every
     assert all(list(run) == keys for run in runs)
 
 
-def test_logs_are_json_lines_that_end_with_the_document(
-    capsys: pytest.CaptureFixture[str], every_state: None
-) -> None:
+def test_logs_are_json_lines_that_end_with_the_document(capsys, every_state):
     assert submit.main(["logs", "tiny/done", "--json"]) == 0
     *lines, last = map(json.loads, capsys.readouterr().out.splitlines())
     assert lines == [{"log": "rank-00000", "line": line} for line in ("one", "two")]
     assert (last["schema"], [run["run"] for run in last["runs"]]) == (command_output.SCHEMA, ["done"])
 
 
-def test_the_schema_refuses_keys_of_other_verbs() -> None:
+def test_the_schema_refuses_keys_of_other_verbs():
     validator = Draft202012Validator(json_output.schema())
     Draft202012Validator.check_schema(json_output.schema())
     plain = {"schema": 1, "verb": "status", "runs": [], "warnings": [], "error": None}
@@ -209,7 +195,7 @@ def test_the_schema_refuses_keys_of_other_verbs() -> None:
     assert set(json_output.verb_keys()) == set(WITH_JSON)
 
 
-def test_the_real_command_prints_one_document() -> None:
+def test_the_real_command_prints_one_document():
     command = [sys.executable, submit.__file__, "status", "nowhere", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2

@@ -14,7 +14,6 @@ from jobs.schedulers.slurm import doctor, facts
 from jobs.schedulers.slurm.facts import ClusterFacts, Config, QueuedJob
 from jobs.schedulers.slurm.profile import Profile
 from tests.support.cluster_sites import SITES, site_facts
-from tests.support.commands import Commands
 from tests.support.golden import golden
 
 HOST = HostFacts(
@@ -63,7 +62,7 @@ minicluster
 """A site, keys of the site profile, and settings in place of those of the site."""
 
 
-def test_the_findings_of_each_site_profile_and_setting() -> None:
+def test_the_findings_of_each_site_profile_and_setting():
     lines = []
     for case in CASES.splitlines():
         site, *words = case.split()
@@ -79,7 +78,7 @@ def test_the_findings_of_each_site_profile_and_setting() -> None:
     [("ALL", "(null)", True), ("(null)", "MEMLOCK", False), ("NONE", "(null)", False),
      ("CPU,MEMLOCK", "(null)", True), ("(null)", "CPU", True)],
 )  # fmt: skip
-def test_the_limit_of_locked_memory_that_jobs_inherit(propagated: str, kept: str, limited: bool) -> None:
+def test_the_limit_of_locked_memory_that_jobs_inherit(propagated, kept, limited):
     settings: dict[str, Any] = {"PropagateResourceLimits": propagated, "PropagateResourceLimitsExcept": kept}
     assert (LOCKED in found(H100, **settings)) is limited
     for profile, host in (
@@ -91,7 +90,7 @@ def test_the_limit_of_locked_memory_that_jobs_inherit(propagated: str, kept: str
 
 
 @pytest.mark.parametrize(("jobs", "full"), [(90, False), (91, True)])
-def test_the_queue_is_nearly_full_above_nine_tenths(jobs: int, full: bool) -> None:
+def test_the_queue_is_nearly_full_above_nine_tenths(jobs, full):
     queue = [QueuedJob("batch", None, "ada", None, 0, 1)] * jobs
     findings = found(dataclasses.replace(H100, queue=queue), MaxJobCount="100")
     assert ("limits.job_count" in findings) is full
@@ -100,7 +99,7 @@ def test_the_queue_is_nearly_full_above_nine_tenths(jobs: int, full: bool) -> No
 @pytest.mark.parametrize(
     ("offset_s", "text"), [(-40.0, "40 s behind"), (40.0, "40 s ahead"), (5.0, None), (None, None)]
 )
-def test_a_clock_apart(offset_s: float | None, text: str | None) -> None:
+def test_a_clock_apart(offset_s, text):
     finding = found(dataclasses.replace(H100, clock_offset_s=offset_s)).get("controller.clock")
     assert (finding is None) == (text is None)
     assert text is None or (finding and text in finding.problem)
@@ -108,8 +107,8 @@ def test_a_clock_apart(offset_s: float | None, text: str | None) -> None:
 
 @pytest.mark.parametrize(("controller_s", "offset_s"), [(0, 0), (-0.9, 0), (-41, 40), (41, -41)])
 def test_the_offset_of_this_clock_within_the_resolution_of_the_controller(
-    commands: Commands, monkeypatch: pytest.MonkeyPatch, controller_s: float, offset_s: float
-) -> None:
+    commands, monkeypatch, controller_s, offset_s
+):
     monkeypatch.setattr(facts.time, "time", lambda: 1000.0)
     monkeypatch.setattr(facts.commands, "controller_time", lambda: 1000.0 + controller_s)
     for name in ("scontrol", "sinfo", "squeue"):
@@ -117,7 +116,7 @@ def test_the_offset_of_this_clock_within_the_resolution_of_the_controller(
     assert facts.read_cluster().clock_offset_s == pytest.approx(offset_s, abs=0.01)
 
 
-def test_a_silent_controller_is_the_only_finding() -> None:
+def test_a_silent_controller_is_the_only_finding():
     silent = ClusterFacts("ada", refusals={"config": "Unable to contact slurm controller"})
     (finding,) = doctor.cluster_findings(silent, Profile(name="x"), HOST)
     assert (finding.severity, finding.key) == ("error", "controller.silent")
@@ -125,7 +124,7 @@ def test_a_silent_controller_is_the_only_finding() -> None:
     assert [each.check for each in doctor.unchecked(silent, job=False)] == ["the cluster's configuration"]
 
 
-def test_checks_that_could_not_be_made_are_named() -> None:
+def test_checks_that_could_not_be_made_are_named():
     refusals = {"nodes": "sinfo: no answer", "finished": "sacct: refused"}
     partial = dataclasses.replace(site_facts("gb200"), nodes=None, refusals=refusals)
     reasons = {each.check: each.reason for each in doctor.unchecked(partial, job=False)}
@@ -137,7 +136,7 @@ def test_checks_that_could_not_be_made_are_named() -> None:
 
 
 @pytest.mark.parametrize("site", SITES)
-def test_every_finding_has_one_line_of_each_and_the_worst_come_first(site: str) -> None:
+def test_every_finding_has_one_line_of_each_and_the_worst_come_first(site):
     findings = worst_first([*found(site_facts(site), {}).values()])
     texts = [text for each in findings for text in (each.problem, each.remedy, each.evidence)]
     assert all(text and "\n" not in text and not text.endswith(".") for text in texts)

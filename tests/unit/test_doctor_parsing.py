@@ -14,14 +14,14 @@ H100, UNIVERSITY = site_facts("h100"), site_facts("university")
 
 
 @pytest.mark.parametrize("site", SITES)
-def test_every_site_is_read_whole(site: str) -> None:
+def test_every_site_is_read_whole(site):
     facts = site_facts(site)
     assert facts.config is not None
     assert {part.name for part in facts.partitions or ()} == {node.partition for node in facts.nodes or ()}
     assert facts.nodes
 
 
-def test_settings_and_control_groups() -> None:
+def test_settings_and_control_groups():
     config, old = H100.config or Config({}), UNIVERSITY.config or Config({})
     assert (config.number("KillWait"), config.text("MpiDefault"), config.text("RequeueExit")) == (
         30,
@@ -35,7 +35,7 @@ def test_settings_and_control_groups() -> None:
     assert (config.has_accounting, old.has_accounting, old.cgroup) == (True, False, {})
 
 
-def test_partitions_in_both_forms() -> None:
+def test_partitions_in_both_forms():
     def form(partitions: Sequence[Partition] | None) -> list[tuple[str, bool, str, int | None]]:
         return [(part.name, part.is_default, part.state, part.max_minutes) for part in partitions or ()]
 
@@ -51,7 +51,7 @@ def test_partitions_in_both_forms() -> None:
 @pytest.mark.parametrize(
     ("text", "minutes"), [("2-01:30:00", 2970), ("00:20:00", 20), ("UNLIMITED", None), ("", None)]
 )
-def test_time_limits(text: str, minutes: int | None) -> None:
+def test_time_limits(text, minutes):
     (part,) = parse_partitions(f"PartitionName=x MaxTime={text}")
     assert part.max_minutes == minutes
 
@@ -61,7 +61,7 @@ def node(state: str = "idle", memory: str = "1000", gres: str = "gpu:1") -> Node
     return parsed
 
 
-def test_nodes_and_parts_of_gpus() -> None:
+def test_nodes_and_parts_of_gpus():
     shared = node(memory="1000+", gres="gpu:1g.10gb:7(S:0),mps:200,shard:h100:16,nvme:1")
     kinds = [(each.name, each.type) for each in shared.gpus]
     assert kinds == [("gpu", "1g.10gb"), ("mps", None), ("shard", "h100")]
@@ -71,13 +71,13 @@ def test_nodes_and_parts_of_gpus() -> None:
     assert [each.name for each in H100.nodes or () if not each.usable] == ["g04", "o1"]
 
 
-def test_usable_states_of_nodes() -> None:
+def test_usable_states_of_nodes():
     usable = ["idle", "mix-", "alloc", "comp", "idle~", "mixed#"]
     others = ["down", "drng", "drain", "fail", "maint", "inval", "drained$", "idle*"]
     assert [state for state in [*usable, *others] if node(state).usable] == usable
 
 
-def test_jobs_of_queue_and_accounting() -> None:
+def test_jobs_of_queue_and_accounting():
     jobs = [(job.gpu_type, job.gpus_per_node) for job in H100.queue or ()]
     assert jobs == [("h100", 8), (None, 8), (None, 1), ("a100", 4), (None, 0)]
     assert (list(H100.accounts), H100.finished) == (["physics", "astro"], 1)
@@ -85,7 +85,7 @@ def test_jobs_of_queue_and_accounting() -> None:
     assert UNIVERSITY.accounts == ()
 
 
-def test_lines_without_a_name_or_with_other_digits_are_left_out() -> None:
+def test_lines_without_a_name_or_with_other_digits_are_left_out():
     assert [part.name for part in parse_partitions("PartitionName=\nPartitionName=gpu State=UP\n")] == ["gpu"]
     assert parse_nodes("g01|batch|idle|19²|2000|gpu:8\n") == ()
     assert parse_queue("batch|a|b|ada|gpu:8|²|1\n") == ()
@@ -113,14 +113,14 @@ def entry(gres: Gres) -> str:
         *((text, "") for text in ("(null)", "N/A", "")),
     ],
 )
-def test_lists_of_generic_resources(text: str, entries: str) -> None:
+def test_lists_of_generic_resources(text, entries):
     assert ", ".join(map(entry, parse_gres(text))) == entries
 
 
 @pytest.mark.parametrize(
     ("text", "gpus"), [("4", 4), ("h100:4", 4), ("h100=4", 4), ("a100:1,v100:3", 4), ("0", 0)]
 )
-def test_lists_of_gpus_alone(text: str, gpus: int) -> None:
+def test_lists_of_gpus_alone(text, gpus):
     assert count_gpus(parse_gpus(text)) == gpus
 
 
@@ -134,5 +134,5 @@ def test_lists_of_gpus_alone(text: str, gpus: int) -> None:
         ("", None),
     ],
 )
-def test_gpus_of_an_allocation(tres: str, gpus: int | None) -> None:
+def test_gpus_of_an_allocation(tres, gpus):
     assert gpus_of_tres(tres) == gpus

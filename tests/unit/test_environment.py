@@ -29,7 +29,7 @@ def added(
     return environment.rank_environment(inherited or {}, variables)
 
 
-def test_threads_do_not_depend_on_the_shell() -> None:
+def test_threads_do_not_depend_on_the_shell():
     assert added({"OMP_NUM_THREADS": "64"})["OMP_NUM_THREADS"] == "3"
 
 
@@ -43,9 +43,7 @@ def test_threads_do_not_depend_on_the_shell() -> None:
         ({"fabric": FABRIC, "profile": PROFILE, "env": {"GLOO_SOCKET_IFNAME": "eth7"}}, "eth7"),
     ],
 )
-def test_job_env_overrides_the_site_which_overrides_the_network(
-    names: dict[str, Any], interface: str | None
-) -> None:
+def test_job_env_overrides_the_site_which_overrides_the_network(names, interface):
     assert added(**names).get("GLOO_SOCKET_IFNAME") == interface
 
 
@@ -54,7 +52,7 @@ def test_job_env_overrides_the_site_which_overrides_the_network(
     [(None, "/code:/before:.:/source"), (["/conf", "/source", "/code"], "/conf:/code")],
     ids=["the trainer's code comes first", "a command's own modules come first"],
 )
-def test_the_module_search_path(search_path: list[str] | None, expected: str) -> None:
+def test_the_module_search_path(search_path, expected):
     shell = {"PYTHONPATH": "/before:/source", "PYTHONSAFEPATH": "agent's"}
     env = added(shell, code=Path("/code"), source="/source", search_path=search_path)
     assert env["PYTHONPATH"] == expected
@@ -75,7 +73,7 @@ INPUTS = ["SBATCH_ACCOUNT", "SBATCH_PARTITION", "SRUN_CPUS_PER_TASK", "SALLOC_QO
 OF_JOB = ["SLURM_NTASKS", "SLURM_CPU_BIND", "SQUEUE_STATES"]
 
 
-def test_which_variables_of_the_shell_reach_jobs_and_ranks() -> None:
+def test_which_variables_of_the_shell_reach_jobs_and_ranks():
     shell = dict.fromkeys([*SHELL, *LAUNCHER, *INPUTS, *OF_JOB], "1")
     assert [*without_batch_system(shell)] == [*outside_job(shell)] == SHELL
     within = outside_job(shell | {"SLURM_JOB_ID": "7"})
@@ -89,7 +87,7 @@ SECRETS = "HF_TOKEN WANDB_API_KEY DB_PASSWORD AWS_SECRET_ACCESS_KEY GITHUB_PAT S
 OTHERS = "NCCL_PAT_ENABLE KEYBOARD TOKENIZERS_PARALLELISM PATH AUTHOR"
 
 
-def test_secrets_are_known_by_name() -> None:
+def test_secrets_are_known_by_name():
     assert [name for name in f"{OTHERS} {SECRETS}".split() if is_secret(name)] == SECRETS.split()
 
 
@@ -102,11 +100,11 @@ def test_secrets_are_known_by_name() -> None:
         ("job.env.mine=hush --job.env.mine hush", "job.env.mine=*** --job.env.mine ***"),
     ],
 )
-def test_a_command_line_without_its_secrets(words: str, masked: str) -> None:
+def test_a_command_line_without_its_secrets(words, masked):
     assert mask_argv(words.split(), ["mine"]) == masked.split()
 
 
-def test_a_diff_without_its_secrets() -> None:
+def test_a_diff_without_its_secrets():
     text = '+    HF_TOKEN: hush\n-x = {"API_KEY": "hush", "a": 1}\n config_key = made["key"]\n+NAME=x\n'
     masked = '+    HF_TOKEN: ***\n-x = {"API_KEY": ***\n config_key = made["key"]\n+NAME=x\n'
     assert mask_lines(text) == masked

@@ -31,13 +31,13 @@ def take_turn(ticket: int, order: Path = Path(os.devnull)) -> None:
             file.write(f"{ticket}\n")
 
 
-def test_tickets_only_grow_also_when_the_clock_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tickets_only_grow_also_when_the_clock_goes_back(monkeypatch):
     first = fifo_queue.take({})
     monkeypatch.setattr(time, "time", lambda: 5.0)
     assert fifo_queue.take({}) == first + 1
 
 
-def test_the_folder_is_of_this_user_alone(folder: Path) -> None:
+def test_the_folder_is_of_this_user_alone(folder):
     fifo_queue.take({})
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o777)
@@ -45,7 +45,7 @@ def test_the_folder_is_of_this_user_alone(folder: Path) -> None:
         fifo_queue.take({})
 
 
-def test_a_folder_that_cannot_be_used_is_bad_input(folder: Path) -> None:
+def test_a_folder_that_cannot_be_used_is_bad_input(folder):
     (folder / "counter").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"cannot use .*: Is a directory"):
         fifo_queue.take({})
@@ -56,7 +56,7 @@ def test_a_folder_that_cannot_be_used_is_bad_input(folder: Path) -> None:
         fifo_queue.find({})
 
 
-def test_a_ticket_is_expected_then_held_then_expired() -> None:
+def test_a_ticket_is_expected_then_held_then_expired():
     ticket = fifo_queue.take({"for": "a"})
     assert (fifo_queue.ticket_state(ticket), fifo_queue.find({"for": "a"})) == ("expected", None)
     with fifo_queue.hold(ticket):
@@ -67,7 +67,7 @@ def test_a_ticket_is_expected_then_held_then_expired() -> None:
         assert slot is None
 
 
-def test_turns_come_in_the_order_of_tickets(tmp_path: Path) -> None:
+def test_turns_come_in_the_order_of_tickets(tmp_path):
     """Whatever the order in which the jobs start."""
     tickets = [fifo_queue.take({}) for _ in range(4)]
     order = tmp_path / "order"
@@ -77,7 +77,7 @@ def test_turns_come_in_the_order_of_tickets(tmp_path: Path) -> None:
     assert not list((tmp_path / "queue").glob("*.ticket"))
 
 
-def test_a_dead_job_frees_the_queue() -> None:
+def test_a_dead_job_frees_the_queue():
     first, second = fifo_queue.take({}), fifo_queue.take({})
 
     def die() -> None:
@@ -89,7 +89,7 @@ def test_a_dead_job_frees_the_queue() -> None:
     assert fifo_queue.ticket_state(first) == "expired"
 
 
-def test_a_job_that_never_starts_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_never_starts_is_not_waited_for_long(monkeypatch):
     absent, ticket = fifo_queue.take({}), fifo_queue.take({})
     monkeypatch.setattr(fifo_queue, "GRACE_S", -1.0)
     take_turn(ticket)
@@ -97,7 +97,7 @@ def test_a_job_that_never_starts_is_not_waited_for_long(monkeypatch: pytest.Monk
         assert slot is None
 
 
-def test_a_settled_job_is_not_waited_for_at_all(tmp_path: Path) -> None:
+def test_a_settled_job_is_not_waited_for_at_all(tmp_path):
     fifo_queue.take({"settled_by": str(tmp_path / "claim")})
     ticket = fifo_queue.take({})
     pid = in_a_fork(lambda: take_turn(ticket))
@@ -112,7 +112,7 @@ def queued(run: RunDir) -> str:
     return f"{processes.host()}:{fifo_queue.take(ticket_label(run, 0))}"
 
 
-def test_a_waiting_job_is_pending_until_it_is_cancelled(tmp_path: Path) -> None:
+def test_a_waiting_job_is_pending_until_it_is_cancelled(tmp_path):
     run, scheduler = RunDir(tmp_path / "demo" / "a"), LocalScheduler()
     job = queued(run)
     elsewhere = f"elsewhere:{job.rpartition(':')[2]}"
@@ -124,9 +124,7 @@ def test_a_waiting_job_is_pending_until_it_is_cancelled(tmp_path: Path) -> None:
     assert (journal.entry(run, 0).read("claim") or {})["cause"] == "cancelled"
 
 
-def test_a_job_that_ends_while_it_is_cancelled_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_ends_while_it_is_cancelled_is_no_error(tmp_path, monkeypatch):
     run = RunDir(tmp_path / "demo" / "a")
     job = queued(run)
     journal.write_holder(
@@ -139,16 +137,12 @@ def test_a_job_that_ends_while_it_is_cancelled_is_no_error(
 @pytest.mark.parametrize(
     ("device", "ranks", "uses"), [("auto", 2, True), ("auto", 3, False), ("cuda", 3, True)]
 )
-def test_on_this_machine_auto_takes_the_gpus_if_there_are_enough(
-    monkeypatch: pytest.MonkeyPatch, device: str, ranks: int, uses: bool
-) -> None:
+def test_on_this_machine_auto_takes_the_gpus_if_there_are_enough(monkeypatch, device, ranks, uses):
     monkeypatch.setattr("jobs.schedulers.local.scheduler.count_gpus", lambda: 2)
     assert LocalScheduler().uses_gpus(device, ranks) is uses
 
 
-def test_a_command_of_older_code_waits_in_the_queue_and_imports_its_own_code(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_command_of_older_code_waits_in_the_queue_and_imports_its_own_code(folder, tmp_path):
     older, written = tmp_path / "code", tmp_path / "written"
     (older / "jobs").mkdir(parents=True)
     (older / "jobs" / "__init__.py").touch()  # without the modules of this code

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -25,7 +24,7 @@ def lustre(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("lustre")
-def test_a_file_system_without_locks_is_named(tmp_path: Path) -> None:
+def test_a_file_system_without_locks_is_named(tmp_path):
     for folder, locked in ((tmp_path, sweep_lock(tmp_path)), (tmp_path / ".code", hold_copies(tmp_path))):
         with (
             pytest.raises(ConfigError, match=f"^cannot lock '{folder}/.lock': Function not implemented"),
@@ -35,13 +34,13 @@ def test_a_file_system_without_locks_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("cluster", "lustre")
-def test_a_sweep_without_locks_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_without_locks_writes_nothing(capsys):
     assert submit.main(["sweep", "tiny.yaml"]) == 2
     assert capsys.readouterr().err.startswith("error: cannot lock 'runs/tiny/.lock'")
     assert [path.name for path in RUNS.rglob("*") if path.is_file()] == [".lock"]
 
 
-def test_a_lock_that_is_held_names_its_holder(tmp_path: Path) -> None:
+def test_a_lock_that_is_held_names_its_holder(tmp_path):
     with (
         sweep_lock(tmp_path / "demo"),
         pytest.raises(ConfigError, match=rf"'demo' is being submitted by pid {os.getpid()} on "),

@@ -50,22 +50,22 @@ class Watch:
         return late
 
 
-def test_a_rank_hangs_after_its_limit_and_one_that_waits_for_it_later(tmp_path: Path) -> None:
+def test_a_rank_hangs_after_its_limit_and_one_that_waits_for_it_later(tmp_path):
     watch = Watch(tmp_path, BEAT, replace(BEAT, rank=1, waiting=True, written=1e9))
     assert [watch.after(60), watch.after(1), watch.after(14), watch.after(1)] == [[], [0], [0], [0, 1]]
 
 
-def test_a_rank_without_heartbeats_is_stopped_and_waits_for_no_other(tmp_path: Path) -> None:
+def test_a_rank_without_heartbeats_is_stopped_and_waits_for_no_other(tmp_path):
     watch = Watch(tmp_path, replace(BEAT, waiting=True), replace(BEAT, rank=1, written=1e9))
     assert watch.after(61) == [0, 1]
     assert [each.stopped for each in watch.watch.positions()] == [True, False]
 
 
-def test_an_ended_process_does_not_hang(tmp_path: Path) -> None:
+def test_an_ended_process_does_not_hang(tmp_path):
     assert Watch(tmp_path, BEAT, replace(BEAT, rank=1, pid=2), ended=1).after(99) == [1]
 
 
-def test_a_suspended_job_does_not_hang(tmp_path: Path) -> None:
+def test_a_suspended_job_does_not_hang(tmp_path):
     """Slurm stops the agent and its ranks together, for hours, and continues them."""
     watch = Watch(tmp_path, BEAT)
     assert [watch.after(50), watch.after(7200, poll_s=7200)] == [[], []]
@@ -73,7 +73,7 @@ def test_a_suspended_job_does_not_hang(tmp_path: Path) -> None:
     assert [watch.after(60), watch.after(1)] == [[], [0]]
 
 
-def test_the_warning_names_the_silent_rank_and_its_node_withdraws_it(tmp_path: Path) -> None:
+def test_the_warning_names_the_silent_rank_and_its_node_withdraws_it(tmp_path):
     run, watch = RunDir(tmp_path / "sweep" / "run"), Watch(tmp_path, BEAT)
     assert watch.after(31) == []
     late = overdue(watch.watch.positions(), share=0.5)
@@ -87,9 +87,7 @@ def test_the_warning_names_the_silent_rank_and_its_node_withdraws_it(tmp_path: P
     assert warning(run, 0) is None
 
 
-def test_folders_of_killed_agents_are_removed_and_those_of_live_ones_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_of_killed_agents_are_removed_and_those_of_live_ones_stay(tmp_path, monkeypatch):
     monkeypatch.setattr(hang, "_MEMORY", tmp_path)
     program = (
         "import sys; from pathlib import Path; from jobs.node import hang\n"
@@ -130,15 +128,13 @@ def test_folders_of_killed_agents_are_removed_and_those_of_live_ones_stay(
         ([replace(each, phase="checkpoint") for each in (WAITS, ELSEWHERE)], 3, "checkpoint after step 56"),
     ],
 )
-def test_the_rank_that_the_others_wait_for(
-    positions: list[RankPosition], silent: int | None, says: str
-) -> None:
+def test_the_rank_that_the_others_wait_for(positions, silent, says):
     found = silent_rank(positions)
     assert (found and found.rank) == silent
     assert says in describe_hang(positions)
 
 
-def test_a_node_without_any_sign_is_named_unless_a_rank_is_known_to_hang() -> None:
+def test_a_node_without_any_sign_is_named_unless_a_rank_is_known_to_hang():
     either = [ELSEWHERE, replace(ELSEWHERE, rank=2)]
     assert describe_hang([WAITS], [2, 1]).startswith("node 1 gave no sign")
     assert describe_hang(either, [1]).startswith("node 1 gave no sign")

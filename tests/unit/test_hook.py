@@ -44,7 +44,7 @@ def call(root: Path, command: str, **fields: Any) -> tuple[str | None, dict[str,
     return hook.call(command, event, record), read_json(record)
 
 
-def test_the_command_gets_the_event_on_stdin_and_in_variables(tmp_path: Path) -> None:
+def test_the_command_gets_the_event_on_stdin_and_in_variables(tmp_path):
     page = tmp_path / "demo" / "report" / "report.html"
     command = "cat; echo; env | grep ^DISTTRAIN_"
     message, record = call(tmp_path, command, report=page)
@@ -64,21 +64,19 @@ def test_the_command_gets_the_event_on_stdin_and_in_variables(tmp_path: Path) ->
     } <= {*variables}
 
 
-def test_a_call_is_made_once(tmp_path: Path) -> None:
+def test_a_call_is_made_once(tmp_path):
     for _ in range(2):
         call(tmp_path, f"echo called >> '{tmp_path}/out'")
     assert (tmp_path / "out").read_text() == "called\n"
 
 
-def test_a_hook_that_fails_is_one_line_without_its_secrets(tmp_path: Path) -> None:
+def test_a_hook_that_fails_is_one_line_without_its_secrets(tmp_path):
     message, record = call(tmp_path, "seq 2000; echo no https://hooks.example.org/T0/secret; exit 3")
     assert "exit code 3" in (message or "")
     assert record["output"].endswith("2000\nno https://hooks.example.org/***\n"), "the end of it"
 
 
-def test_a_hook_that_hangs_is_ended_with_its_children(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hook_that_hangs_is_ended_with_its_children(tmp_path, monkeypatch):
     monkeypatch.setattr(hook, "TIMEOUT_S", 0.5)
     message, record = call(tmp_path, f"trap '' TERM; sleep 600 & echo $! > '{tmp_path}/pid'; yes")
     assert "0.5 s" in (message or "")
@@ -90,13 +88,13 @@ def test_a_hook_that_hangs_is_ended_with_its_children(
         time.sleep(0.01)
 
 
-def test_a_background_process_of_a_hook_delays_nothing(tmp_path: Path) -> None:
+def test_a_background_process_of_a_hook_delays_nothing(tmp_path):
     message, record = call(tmp_path, f"sleep 600 & echo $! > '{tmp_path}/pid'")
     assert (message, record["timed_out"]) == (None, False)
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
-def test_signals_that_an_agent_blocks_reach_the_hook(tmp_path: Path) -> None:
+def test_signals_that_an_agent_blocks_reach_the_hook(tmp_path):
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         _, record = call(tmp_path, "kill -TERM $$; echo survived")
@@ -111,8 +109,8 @@ def test_signals_that_an_agent_blocks_reach_the_hook(tmp_path: Path) -> None:
     ids=["together", "later", "after the clock was set back"],
 )
 def test_of_runs_that_fail_together_one_makes_a_call_and_a_later_one_names_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, failed: list[str]
-) -> None:
+    tmp_path, monkeypatch, seconds, failed
+):
     others = {"c": "finished", "d": "cancelled", "e": None}
     for name, cause in others.items():
         made_run(tmp_path, name, **({"cause": cause} if cause else {}))
@@ -138,12 +136,12 @@ def test_of_runs_that_fail_together_one_makes_a_call_and_a_later_one_names_the_o
         {"cause": "lost", "next": "requeue"},
     ],
 )
-def test_no_failure_makes_no_call(outcome: dict[str, str], tmp_path: Path) -> None:
+def test_no_failure_makes_no_call(outcome, tmp_path):
     assert end(made_run(tmp_path, "a", **outcome)) is None
     assert calls(tmp_path) == []
 
 
-def test_an_error_of_the_hook_raises_nothing(tmp_path: Path) -> None:
+def test_an_error_of_the_hook_raises_nothing(tmp_path):
     run = made_run(tmp_path, "a", cause="crashed")
     hook.records_of(tmp_path / "demo").parent.write_text("a file where the folder would be")
     assert (end(run) or "").startswith("job.on_end was not called: ")

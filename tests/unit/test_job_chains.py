@@ -71,9 +71,7 @@ class Queue:
     ),
     seed=st.integers(0, 1000),
 )
-def test_a_job_starts_only_below_the_limit(
-    before: int, commands: list[tuple[int, int, int]], seed: int
-) -> None:
+def test_a_job_starts_only_below_the_limit(before, commands, seed):
     queue = Queue(seed, before)
     for jobs, limit, steps in [*commands, (1, 1, 10_000)]:
         queue.submit(jobs, limit)
@@ -83,7 +81,7 @@ def test_a_job_starts_only_below_the_limit(
     assert len(queue.ended) == len(queue.after)
 
 
-def test_as_many_jobs_run_as_the_limit_allows() -> None:
+def test_as_many_jobs_run_as_the_limit_allows():
     chains, waits = JobChains(3), []
     for job in "abcde":
         waits.append(chains.before(1))
@@ -91,7 +89,7 @@ def test_as_many_jobs_run_as_the_limit_allows() -> None:
     assert waits == [(), (), (), ("a",), ("b",)]
 
 
-def test_jobs_above_the_limit_end_before_any_new_one_starts() -> None:
+def test_jobs_above_the_limit_end_before_any_new_one_starts():
     chains = JobChains(2, ["a", "b", "c", "d"])
     first = chains.before(1)
     chains.add(["e"])
@@ -126,7 +124,7 @@ def limited(plan: SweepPlan, cluster: FakeScheduler, root: Path, limit: int) -> 
         carry_out(actions, cluster, root, chains=chains_of(states, cluster, limit))
 
 
-def test_a_later_command_counts_the_jobs_of_an_earlier_one(tmp_path: Path) -> None:
+def test_a_later_command_counts_the_jobs_of_an_earlier_one(tmp_path):
     cluster = Recorder()
     limited(sweep_plan("a", "b", "c"), cluster, tmp_path, 2)
     limited(sweep_plan("a", "b", "c", "d", "e", "f"), cluster, tmp_path, 2)
@@ -145,15 +143,13 @@ REPEATS = [f"a-r{number}" for number in range(4)]
     [(100, [(REPEATS, "", 2)]), (2, [(REPEATS[:2], "", 2), (REPEATS[2:], "1 2", 2)])],
     ids=["alone", "in two halves"],
 )
-def test_an_array_limits_itself(
-    tmp_path: Path, takes: int, waits: list[tuple[list[str], str, int | None]]
-) -> None:
+def test_an_array_limits_itself(tmp_path, takes, waits):
     cluster = Recorder(array=100, takes=takes)
     limited(repeats(4, "a"), cluster, tmp_path, 2)
     assert cluster.waits == waits
 
 
-def test_several_arrays_become_single_jobs_in_start_order(tmp_path: Path) -> None:
+def test_several_arrays_become_single_jobs_in_start_order(tmp_path):
     cluster = Recorder(array=100)
     plan, wide = repeats(2, "a"), repeats(2, "b", nodes=2)
     in_turn = [run for pair in zip(plan.runs, wide.runs, strict=True) for run in pair]
@@ -164,6 +160,6 @@ def test_several_arrays_become_single_jobs_in_start_order(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("words", ["--max-running 0", "--max-running 2 --serial"])
-def test_a_bad_limit_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_limit_is_refused(words, capsys):
     assert command_line.main(["sweep", *words.split()]) == 2
     assert "--max-running" in capsys.readouterr().err

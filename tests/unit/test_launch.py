@@ -42,8 +42,8 @@ OLD_FIRST = "oom_kill_disable 0\nunder_oom 0\n"  # before Linux 4.13
     ],
 )
 def test_the_count_of_oom_kills_in_the_control_group_of_this_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str | None, file: str, text: str, kills: int | None
-) -> None:
+    tmp_path, monkeypatch, own, file, text, kills
+):
     """Of versions 1 and 2."""
     monkeypatch.setattr(process_limits, "ROOT", tmp_path)
     if own is not None:
@@ -56,14 +56,7 @@ def test_the_count_of_oom_kills_in_the_control_group_of_this_process(
     ("before", "after", "probes", "recorded"),
     [(2, 2, 0, None), (2, 3, 0, 1), (2, 3, 1, None), (2, 5, 2, 1), (None, 3, 0, None), (2, None, 0, None)],
 )
-def test_kills_of_probes_are_left_out(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    before: int | None,
-    after: int | None,
-    probes: int,
-    recorded: int | None,
-) -> None:
+def test_kills_of_probes_are_left_out(tmp_path, monkeypatch, before, after, probes, recorded):
     attempt = RunDir(tmp_path / "run").attempt(0)
     attempt.path.mkdir(parents=True)
     for pid in range(probes):
@@ -85,9 +78,7 @@ def planned(tmp_path: Path, nodes: int) -> RunDir:
     return run
 
 
-def test_gloo_of_all_nodes_uses_the_interface_of_the_route(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_gloo_of_all_nodes_uses_the_interface_of_the_route(tmp_path, monkeypatch, capsys):
     """Each node is a thread here. A faster interface is named in the log, and a node with another network."""
     run, hosts = planned(tmp_path, 2), ["n0", "n1"]
     allocation = Mock(missing_gpus=lambda record: None, end_time=lambda: 2e9)
@@ -117,9 +108,7 @@ def test_gloo_of_all_nodes_uses_the_interface_of_the_route(
     assert sorted(resolved) == hosts, "a name that is resolved again may fail on one node alone"
 
 
-def test_the_record_of_the_node_is_taken_in_the_environment_of_the_ranks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_record_of_the_node_is_taken_in_the_environment_of_the_ranks(tmp_path, monkeypatch):
     run = planned(tmp_path, 1)
     variables = {"DISTTRAIN_DEADLINE": "2e9", "NCCL_CONF_FILE": "/site/nccl.conf", PROCESSORS: "0-7"}
     added = {name: AddedVariable(value, "x", "site") for name, value in variables.items()}

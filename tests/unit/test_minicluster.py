@@ -19,7 +19,6 @@ from jobs.minicluster import config, discovery, init_protocol, network, packages
 from jobs.minicluster.config import ClusterFolder, ClusterSpec, Subnet, checked
 from jobs.minicluster.init_protocol import ServiceError
 from jobs.minicluster.lifecycle import Cluster, shell_environment
-from tests.support.commands import Commands
 from tests.support.golden import golden
 from tests.support.minicluster import need
 
@@ -39,7 +38,7 @@ def files(version: tuple[int, int] = (22, 5), **spec: Any) -> dict[str, str]:
     }
 
 
-def test_the_files_of_a_cluster() -> None:
+def test_the_files_of_a_cluster():
     """With all options, with none, and the settings that moved between versions of Slurm."""
     bare = files(nodes=1, gpus_per_node=0, accounting=False)
     texts = [
@@ -62,7 +61,7 @@ def test_the_files_of_a_cluster() -> None:
         *({"link": link} for link in ("1gibt", "10kbit", "0.9mbit")),
     ],
 )
-def test_bad_options_are_refused(change: dict[str, Any]) -> None:
+def test_bad_options_are_refused(change):
     (name,) = change
     with pytest.raises(ConfigError, match=f"^--{name.replace('_', '-')}"):
         checked(dataclasses.replace(ClusterSpec(), **change))
@@ -76,12 +75,12 @@ def test_bad_options_are_refused(change: dict[str, Any]) -> None:
         ("none", None),
     ],
 )
-def test_the_rate_and_the_burst_of_a_link(link: str, shaped: str | None) -> None:
+def test_the_rate_and_the_burst_of_a_link(link, shaped):
     commands = network.shaping_commands("eth0", checked(ClusterSpec(link=link)).link_bits_per_s)
     assert shaped in commands[0] if shaped else commands == []
 
 
-def test_a_cluster_takes_the_first_subnet_without_a_route_or_another_cluster(commands: Commands) -> None:
+def test_a_cluster_takes_the_first_subnet_without_a_route_or_another_cluster(commands):
     routes = '[{"dst": "default"}, {"dst": "10.213.0.0/23"}]'
     taken = "case $(cat) in *disttrain2*) echo 'RTNETLINK answers: File exists' >&2; exit 2;; esac"
     commands.add("ip", f"case $* in *route*) echo '{routes}';; *) {taken};; esac")
@@ -109,7 +108,7 @@ def as_namespace_init(folder: ClusterFolder, *users: int) -> Iterator[int]:
         process.communicate()
 
 
-def test_a_cluster_is_found_by_the_command_lines_of_its_processes(tmp_path: Path) -> None:
+def test_a_cluster_is_found_by_the_command_lines_of_its_processes(tmp_path):
     folder = ClusterFolder(tmp_path)
     with as_namespace_init(folder) as pid:
         (found,) = discovery.namespace_processes(folder)
@@ -119,13 +118,13 @@ def test_a_cluster_is_found_by_the_command_lines_of_its_processes(tmp_path: Path
 
 
 @pytest.mark.parametrize("users", [(65534, 65534, 65534), (65534, 0, 0)], ids=["user", "set-user-id program"])
-def test_a_process_of_another_user_is_not_of_a_cluster(tmp_path: Path, users: tuple[int, int, int]) -> None:
+def test_a_process_of_another_user_is_not_of_a_cluster(tmp_path, users):
     folder = ClusterFolder(tmp_path)
     with as_namespace_init(folder, *users):
         assert discovery.init_pid(folder, "3") is None
 
 
-def test_a_shell_of_a_cluster_has_no_variables_of_another_one() -> None:
+def test_a_shell_of_a_cluster_has_no_variables_of_another_one():
     inherited = {
         "PATH": "/bin",
         "SLURM_JOB_ID": "5",
@@ -138,7 +137,7 @@ def test_a_shell_of_a_cluster_has_no_variables_of_another_one() -> None:
     assert env == {"HOME": "/h", "SLURM_CONF": "/run/disttrain-mini/slurm.conf"}
 
 
-def test_the_reason_against_a_cluster(monkeypatch: pytest.MonkeyPatch, commands: Commands) -> None:
+def test_the_reason_against_a_cluster(monkeypatch, commands):
     def reason(**names: bool) -> str:
         return str(packages.unavailable_reason(**names))
 
@@ -162,9 +161,7 @@ def test_the_reason_against_a_cluster(monkeypatch: pytest.MonkeyPatch, commands:
     assert "needs Linux" in reason()
 
 
-def test_only_root_on_debian_gets_packages(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_only_root_on_debian_gets_packages(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(packages, "PATH", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(subprocess, "run", None)  # nothing may be run
@@ -180,15 +177,7 @@ def test_only_root_on_debian_gets_packages(
         ("exec sleep 60", 60, True, EOFError, "the process that started this cluster"),
     ],
 )
-def test_a_service_that_does_not_start(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    command: str,
-    limit_s: float,
-    orphan: bool,
-    error: type[Exception],
-    message: str,
-) -> None:
+def test_a_service_that_does_not_start(tmp_path, monkeypatch, command, limit_s, orphan, error, message):
     folder = ClusterFolder(tmp_path)
     folder.logs.mkdir()
     monkeypatch.setattr(init_protocol, "parent_has_ended", lambda: orphan)
@@ -205,7 +194,7 @@ def test_a_service_that_does_not_start(
 @pytest.mark.parametrize(
     ("printed", "says"), [("failed mount: not permitted", "mount: not permitted"), ("", "ended")]
 )
-def test_a_failed_namespace_init_is_one_line(printed: str, says: str) -> None:
+def test_a_failed_namespace_init_is_one_line(printed, says):
     with (
         subprocess.Popen(["echo", printed], stdout=subprocess.PIPE, text=True) as init,
         pytest.raises(ServiceError, match=f"^mini-2: .*{says}"),

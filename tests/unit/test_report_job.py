@@ -28,7 +28,7 @@ class Follower(FakeScheduler):
         self.ended: set[str] = set()
         self.commands: list[Sequence[str]] = []
 
-    def submit_after(self, job, command, job_ids, profile) -> str:  # type: ignore[no-untyped-def]
+    def submit_after(self, job, command, job_ids, profile) -> str:
         if self.refuses:
             raise SubmitError("no more jobs")
         self.commands.append(command)
@@ -55,7 +55,7 @@ def entry(root: Path, number: int = 0) -> journal.JournalEntry:
     return journal.entry(report_job.journal_of(root, "demo"), number)
 
 
-def test_it_waits_for_all_active_runs_and_is_one(cluster: Follower, tmp_path: Path) -> None:
+def test_it_waits_for_all_active_runs_and_is_one(cluster, tmp_path):
     assert [ensure(tmp_path, cluster, anew=anew) for anew in (True, False)] == ["later:1"] * 2
     submit(sweep_plan("a", "b"), cluster, tmp_path)
     assert report_job.waits_for(tmp_path, "demo", [states(tmp_path)["a"]])
@@ -67,16 +67,14 @@ def test_it_waits_for_all_active_runs_and_is_one(cluster: Follower, tmp_path: Pa
     assert [state.name for state in read_runs(tmp_path)] == ["a", "b"], "it is no run"
 
 
-def test_a_report_job_that_cannot_be_cancelled_stays(cluster: Follower, tmp_path: Path) -> None:
+def test_a_report_job_that_cannot_be_cancelled_stays(cluster, tmp_path):
     ensure(tmp_path, cluster)
     cluster.refused = {"later:1": "denied"}
     ensure(tmp_path, cluster)
     assert entry(tmp_path).read("claim") is None
 
 
-def test_jobs_of_another_cluster_are_neither_waited_for_nor_cancelled(
-    cluster: Follower, tmp_path: Path
-) -> None:
+def test_jobs_of_another_cluster_are_neither_waited_for_nor_cancelled(cluster, tmp_path):
     cluster.is_cluster = "here"
     ensure(tmp_path, cluster)
     cluster.is_cluster = None
@@ -86,7 +84,7 @@ def test_jobs_of_another_cluster_are_neither_waited_for_nor_cancelled(
     assert cluster.cancelled == []
 
 
-def test_it_runs_the_code_of_the_newest_submission(cluster: Follower, tmp_path: Path) -> None:
+def test_it_runs_the_code_of_the_newest_submission(cluster, tmp_path):
     older = RunDir(tmp_path / "demo" / "a")
     record = read_json(older.run_json)
     newest = run_code.code_of_run(older, record)
@@ -101,7 +99,7 @@ def test_it_runs_the_code_of_the_newest_submission(cluster: Follower, tmp_path: 
     assert command[1:] == ["report", "demo", "--runs", str(tmp_path), "--sweep-end", "0"]
 
 
-def test_one_whose_receipt_was_lost_is_found(cluster: Follower, tmp_path: Path) -> None:
+def test_one_whose_receipt_was_lost_is_found(cluster, tmp_path):
     ensure(tmp_path, cluster)
     entry(tmp_path).path("receipt").unlink()
     cluster.found = "later:1"
@@ -109,9 +107,7 @@ def test_one_whose_receipt_was_lost_is_found(cluster: Follower, tmp_path: Path) 
     assert (entry(tmp_path).read("receipt") or {})["job_id"] == "later:1"
 
 
-def test_one_that_adds_runs_ends_its_own_submission_once_another_follows(
-    cluster: Follower, tmp_path: Path
-) -> None:
+def test_one_that_adds_runs_ends_its_own_submission_once_another_follows(cluster, tmp_path):
     """If the other one is refused, or there is none, it still writes the report itself."""
     ensure(tmp_path, cluster)
     cluster.refuses = True
@@ -127,7 +123,7 @@ def test_one_that_adds_runs_ends_its_own_submission_once_another_follows(
     assert entry(tmp_path, 2).read("claim") is None
 
 
-def test_one_that_has_ended_is_not_cancelled(cluster: Follower, tmp_path: Path) -> None:
+def test_one_that_has_ended_is_not_cancelled(cluster, tmp_path):
     ensure(tmp_path, cluster)
     cluster.ended = {"later:1"}
     assert ensure(tmp_path, cluster, anew=False) == "later:2"
@@ -138,8 +134,8 @@ def test_one_that_has_ended_is_not_cancelled(cluster: Follower, tmp_path: Path) 
     ("written_s", "again"), [(None, True), (-60, True), (60, False)], ids=["none", "an older one", "written"]
 )
 def test_one_that_ended_without_a_report_is_submitted_again_after_the_runs(
-    cluster: Follower, tmp_path: Path, written_s: float | None, again: bool
-) -> None:
+    cluster, tmp_path, written_s, again
+):
     ensure(tmp_path, cluster)
     end(RunDir(tmp_path / "demo" / "a"), "finished")
     if written_s is not None:

@@ -34,7 +34,7 @@ def after(*starts: JobStart, max_attempts: int = 3, max_requeues: int = 100) -> 
     return decide_requeue(starts, max_attempts=max_attempts, max_requeues=max_requeues)
 
 
-def test_the_table_of_the_document_equals_the_rules() -> None:
+def test_the_table_of_the_document_equals_the_rules():
     text = DOCUMENT.read_text()
     rows = re.findall(r"^\| `(\w+)` \|[^|]*\| ([\w ]+) \| (yes|no) \|", text, re.MULTILINE)
     assert {cause: requeue_policy.RequeueRule(then, again == "yes") for cause, then, again in rows} == RULES
@@ -43,19 +43,19 @@ def test_the_table_of_the_document_equals_the_rules() -> None:
         assert f"| {getattr(requeue_policy, f'EXIT_{name}')} |" in text
 
 
-def test_a_plan_without_max_requeues_has_the_default() -> None:
+def test_a_plan_without_max_requeues_has_the_default():
     assert JobConfig().max_requeues == requeue_policy.DEFAULT_MAX_REQUEUES
 
 
 @pytest.mark.parametrize("cause", RULES)
-def test_the_action_of_each_cause(cause: str) -> None:
+def test_the_action_of_each_cause(cause):
     decisions = [after(start(cause)).requeue for start in (without, stuck, saved)]
     expected = {"requeue": [True] * 3, "retry": [False, True, True]}
     assert decisions == expected.get(RULES[cause].action, [False] * 3)
 
 
 @pytest.mark.parametrize("cause", CONTINUED)
-def test_only_failures_in_a_row_without_a_newer_checkpoint_use_up_the_attempts(cause: str) -> None:
+def test_only_failures_in_a_row_without_a_newer_checkpoint_use_up_the_attempts(cause):
     progress, failure = saved(cause), stuck(cause)
     assert after(*[progress, failure, failure] * 20).requeue
     assert after(progress, failure, failure, failure) == (
@@ -67,13 +67,13 @@ def test_only_failures_in_a_row_without_a_newer_checkpoint_use_up_the_attempts(c
     )
 
 
-def test_preemptions_among_failures_neither_count_nor_end_the_sequence() -> None:
+def test_preemptions_among_failures_neither_count_nor_end_the_sequence():
     preempted, lost = without("preempted"), without("lost")
     assert after(preempted, lost, preempted, preempted, lost, preempted).requeue
     assert not after(lost, preempted, lost, preempted, lost).requeue
 
 
-def test_requeued_once_without_the_nodes_at_fault() -> None:
+def test_requeued_once_without_the_nodes_at_fault():
     bad = without("preflight_failed", excludes=True)
     assert after(bad).requeue
     assert not after(bad, bad).requeue
@@ -82,7 +82,7 @@ def test_requeued_once_without_the_nodes_at_fault() -> None:
     assert not after(bad, max_attempts=1).requeue
 
 
-def test_the_delay_doubles_with_each_preemption_without_progress() -> None:
+def test_the_delay_doubles_with_each_preemption_without_progress():
     failure, progress = stuck("preempted"), saved("preempted")
     assert [after(*[failure] * count).delay_s for count in range(1, 8)] == [
         0,
@@ -97,7 +97,7 @@ def test_the_delay_doubles_with_each_preemption_without_progress() -> None:
         assert after(*starts).delay_s == 0
 
 
-def test_requeues_are_bounded() -> None:
+def test_requeues_are_bounded():
     for start in (saved("deadline"), without("preempted")):
         assert after(*[start] * 2, max_requeues=2).requeue
         limited = after(*[start] * 3, max_requeues=2)
@@ -119,5 +119,5 @@ def test_requeues_are_bounded() -> None:
         ("cancelled", RequeueDecision(False), 1),
     ],
 )
-def test_exit_codes(cause: str, decision: RequeueDecision, code: int) -> None:
+def test_exit_codes(cause, decision, code):
     assert job_exit_code(cause, decision) == code

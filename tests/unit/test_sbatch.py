@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,6 @@ from jobs.schedulers.slurm.executor import (
     sbatch,
     submit_with_backoff,
 )
-from tests.support.commands import Commands
 
 FAILED = "sbatch: error: Batch job submission failed"
 BUSY = f"{FAILED}: Socket timed out on send/recv operation"
@@ -40,7 +38,7 @@ POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/
         (f"{FAILED}: {POLICY}", False),
     ],
 )
-def test_a_transient_error(message: str, is_transient: bool) -> None:
+def test_a_transient_error(message, is_transient):
     assert bool(TRANSIENT.search(message)) is is_transient
 
 
@@ -74,7 +72,7 @@ class Slurm:
         return submit_with_backoff(self.submit, self.find, backoff)
 
 
-def test_pauses_double_up_to_the_longest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pauses_double_up_to_the_longest(capsys):
     slurm = Slurm([BUSY] * 5 + ["42"], [None] * 5)
     assert slurm.job() == "42"
     for pause_s, most_s in zip(slurm.pauses, [1, 2, 4, 8, 8], strict=True):
@@ -83,19 +81,19 @@ def test_pauses_double_up_to_the_longest(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("found", [["42"], ["silence", "silence", "42"]])
-def test_nothing_is_submitted_again_unless_there_is_no_job(found: list[str | None]) -> None:
+def test_nothing_is_submitted_again_unless_there_is_no_job(found):
     assert Slurm([BUSY], found).job() == "42"
 
 
 @pytest.mark.parametrize("before", [0, 1])
-def test_a_final_refusal_is_not_tried_again(before: int) -> None:
+def test_a_final_refusal_is_not_tried_again(before):
     slurm = Slurm([BUSY] * before + ["invalid partition specified"], [None] * before)
     with pytest.raises(SubmitError, match="partition"):
         slurm.job()
     assert len(slurm.pauses) == before
 
 
-def test_errors_that_outlast_the_backoff_leave_it_unknown_whether_there_is_a_job() -> None:
+def test_errors_that_outlast_the_backoff_leave_it_unknown_whether_there_is_a_job():
     slurm = Slurm([BUSY] * 100, [None] * 100)
     with pytest.raises(Unreachable, match="Socket timed out"):
         slurm.job(within_s=60)
@@ -111,9 +109,7 @@ def test_errors_that_outlast_the_backoff_leave_it_unknown_whether_there_is_a_job
         ("QOSMaxSubmitJobPerUserLimit", LimitReached, r"\(QOSMaxSubmitJobPerUserLimit\)$"),
     ],
 )
-def test_a_refusal_is_one_line(
-    commands: Commands, tmp_path: Path, message: str, kind: type[SubmitError], says: str
-) -> None:
+def test_a_refusal_is_one_line(commands, tmp_path, message, kind, says):
     commands.add("srun", "")
     commands.add("sbatch", f'echo "sbatch: error: {message}" >&2; exit 1')
     with pytest.raises(SubmitError, match=says) as caught:
@@ -122,9 +118,7 @@ def test_a_refusal_is_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_an_sbatch_that_never_returns_is_unreachable(
-    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_sbatch_that_never_returns_is_unreachable(commands, tmp_path, monkeypatch):
     monkeypatch.setattr(executor, "SBATCH_TIMEOUT_S", 0.1)
     for name in ("srun", "sbatch"):
         commands.add(name, "exec sleep 60")
@@ -144,9 +138,7 @@ def test_an_sbatch_that_never_returns_is_unreachable(
         ("exec sleep 60", False, "sbatch did not answer within 1 s"),
     ],
 )
-def test_a_script_is_tested_without_a_job(
-    commands: Commands, script: str, accepted: bool, message: str
-) -> None:
+def test_a_script_is_tested_without_a_job(commands, script, accepted, message):
     commands.add("sbatch", script)
     check = check_script("#!/bin/sh\n", os.environ, timeout_s=1)
     assert (check.accepted, check.message) == (accepted, message)
@@ -166,7 +158,7 @@ def test_a_script_is_tested_without_a_job(
         (f"{FAILED}: Invalid job array specification", "the limit of tasks in an array (MaxArraySize)"),
     ],
 )
-def test_the_limit_on_the_number_of_jobs_behind_a_refusal(message: str, limit: str | None) -> None:
+def test_the_limit_on_the_number_of_jobs_behind_a_refusal(message, limit):
     assert exceeded_limit(message) == limit
 
 
@@ -193,9 +185,7 @@ OF_10000 = "the limit of 10000 jobs (MaxJobCount of the cluster)"
     ],
     ids=["answered", "size", "no arrays", "no limit", "full", "no queue", "no config", "no controller"],
 )
-def test_the_quota_of_the_controller(
-    commands: Commands, config: str | None, queue: str | None, quota: SubmitQuota
-) -> None:
+def test_the_quota_of_the_controller(commands, config, queue, quota):
     commands.add("sbatch", "")
     state = "DOWN" if config is None else "UP"
     commands.add("scontrol", f"case $* in ping) echo 'ctl is {state}';; *) echo '{config}';; esac")

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -77,9 +76,7 @@ def start(tmp_path: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch) -
         ),
     ],
 )
-def test_the_shape_is_that_of_the_job(
-    words: list[str], gpus: str | None, expected: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_shape_is_that_of_the_job(words, gpus, expected, tmp_path):
     (tmp_path / "my.yaml").write_text(CONFIG)
     allocation = SlurmAllocation(job(tmp_path) | ({"SLURM_GPUS_ON_NODE": gpus} if gpus else {}))
     request = vars(by_hand.read_request(["--config", "my.yaml", *words], allocation))
@@ -90,15 +87,13 @@ def test_the_shape_is_that_of_the_job(
 
 @pytest.mark.parametrize("key", ["resources.nodes", "resources.gpus_per_node", "job.time_limit_min"])
 @pytest.mark.parametrize("node", [0, 1])
-def test_a_shape_beside_that_of_the_job_is_refused_on_every_node(
-    start: Start, capsys: pytest.CaptureFixture[str], key: str, node: int
-) -> None:
+def test_a_shape_beside_that_of_the_job_is_refused_on_every_node(start, capsys, key, node):
     assert start(f"--{key}", "8", node=node, SLURM_GPUS_ON_NODE="4") == 93
     err = capsys.readouterr().err
     assert err.startswith(f"error: --{key}: ") if node == 0 else err == ""
 
 
-def test_a_later_start_finds_the_newest_plan_of_its_job_with_a_run(tmp_path: Path) -> None:
+def test_a_later_start_finds_the_newest_plan_of_its_job_with_a_run(tmp_path):
     for restart, job_id, run, time in (
         (0, "7", "a/b", "2026-01-02"),
         (3, "7", "old/cluster", "2026-01-01"),
@@ -120,9 +115,7 @@ def test_a_later_start_finds_the_newest_plan_of_its_job_with_a_run(tmp_path: Pat
     ("limit", "limit_min"),
     [("30:00", 30), ("1:30:00", 90), ("2-01:00:00", 2940), ("UNLIMITED", 5), ("INVALID", 5)],
 )
-def test_the_run_has_the_time_limit_and_the_nodes_of_the_job(
-    start: Start, commands: Commands, tmp_path: Path, limit: str, limit_min: float
-) -> None:
+def test_the_run_has_the_time_limit_and_the_nodes_of_the_job(start, commands, tmp_path, limit, limit_min):
     commands.add("squeue", f'case "$*" in *--jobs*) echo {limit};; esac')
     run, submission, options = start()
     record = read_json(tmp_path / "runs" / run / "run.json")
@@ -131,9 +124,7 @@ def test_the_run_has_the_time_limit_and_the_nodes_of_the_job(
     assert record["provenance"]["code"]["taken"] == "start"
 
 
-def test_all_nodes_and_later_starts_have_one_submission(
-    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_nodes_and_later_starts_have_one_submission(start, tmp_path, capsys):
     task = start()
     assert start(node=1) == task
     assert capsys.readouterr().err == ""
@@ -143,23 +134,21 @@ def test_all_nodes_and_later_starts_have_one_submission(
     assert start(restart=2, job_id="8") == 93
 
 
-def test_a_job_with_the_id_of_an_earlier_one_does_not_continue_its_run(start: Start) -> None:
+def test_a_job_with_the_id_of_an_earlier_one_does_not_continue_its_run(start):
     """Clusters that share a file system give the same ids to different jobs."""
     words = ["--config", "my.yaml", "--name", "other"]
     runs = [start(*words[:2])[0], start(*words, SLURM_STEP_LAUNCHER_PORT="9")[0]]
     assert [run.partition("/")[0] for run in runs] == ["my", "other"]
 
 
-def test_a_second_job_does_not_start_a_run_that_is_on_its_way(
-    start: Start, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_job_does_not_start_a_run_that_is_on_its_way(start, capsys):
     start()
     assert start(job_id="8") == 93
     assert "(job 7)" in capsys.readouterr().err
     assert start(job_id="8", node=1) == 93, "as node 0"
 
 
-def test_the_step_after_a_failure_takes_the_plan_of_its_own_start(start: Start) -> None:
+def test_the_step_after_a_failure_takes_the_plan_of_its_own_start(start):
     run, submission, _ = start()
     assert start("--after-failure", "--config", "my.yaml") == (run, submission, "--after-failure")
     assert start("--after-failure", restart=1) == 69, "this start has planned no run"
@@ -175,9 +164,7 @@ def test_the_step_after_a_failure_takes_the_plan_of_its_own_start(start: Start) 
         ("--job.env.NAME=x", "1", None),
     ],
 )
-def test_warnings_about_arguments(
-    start: Start, capsys: pytest.CaptureFixture[str], words: str, nodes: str, warned: str | None
-) -> None:
+def test_warnings_about_arguments(start, capsys, words, nodes, warned):
     start("--config", "my.yaml", *words.split(), SLURM_JOB_NUM_NODES=nodes)
     err = capsys.readouterr().err
     script = (by_hand.DEFAULT.parents[1] / "jobs" / "train.sbatch").read_text()
@@ -199,9 +186,7 @@ ENTRY = "runpy.run_module('jobs.submission.sbatch_entry', run_name='__main__')"
     ],
     ids=["nothing is installed", "an old Python"],
 )
-def test_another_python_is_refused_before_anything_is_planned(
-    tmp_path: Path, arguments: list[str], why: str
-) -> None:
+def test_another_python_is_refused_before_anything_is_planned(tmp_path, arguments, why):
     environ = {**os.environ, "PYTHONPATH": str(by_hand.run_code.CODE_ROOT)}
     command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
@@ -211,7 +196,7 @@ def test_another_python_is_refused_before_anything_is_planned(
 
 
 @pytest.mark.parametrize("module", [interpreter, sbatch_entry])
-def test_a_python_as_old_as_36_can_compile_the_check_of_python(module: ModuleType) -> None:
+def test_a_python_as_old_as_36_can_compile_the_check_of_python(module):
     tree = ast.parse(inspect.getsource(module), feature_version=(3, 6))
     imports = {each.module for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)}
     assert "__future__" not in imports, "3.6 has no `annotations`"

@@ -33,7 +33,7 @@ def naming_lines(text: str) -> list[int]:
     ]
 
 
-def test_no_other_room_of_jobs_names_a_scheduler() -> None:
+def test_no_other_room_of_jobs_names_a_scheduler():
     modules = {path.relative_to(JOBS).as_posix(): path for path in JOBS.rglob("*.py")}
     assert {"cli/cancel.py", "cli/selection.py", "node/agent.py"} <= modules.keys()
     found = [
@@ -45,18 +45,18 @@ def test_no_other_room_of_jobs_names_a_scheduler() -> None:
     assert found == []
 
 
-def test_an_unknown_scheduler_is_refused_with_the_names_there_are() -> None:
+def test_an_unknown_scheduler_is_refused_with_the_names_there_are():
     with pytest.raises(ConfigError, match="no scheduler 'pbs': there are local, slurm"):
         select.scheduler_named("pbs")
 
 
-def test_a_process_in_no_job_has_no_allocation() -> None:
+def test_a_process_in_no_job_has_no_allocation():
     with pytest.raises(ConfigError, match="this process is in no job"):
         task.current_allocation({})
 
 
 @pytest.mark.parametrize(("name", "other"), [("local", "slurm"), ("slurm", "local")])
-def test_the_other_scheduler_is_not_imported(name: str, other: str) -> None:
+def test_the_other_scheduler_is_not_imported(name, other):
     code = (
         f"import sys; from jobs.schedulers.select import scheduler_named; scheduler_named({name!r}); "
         f"print([each for each in sys.modules if each.startswith('jobs.schedulers.{other}')])"

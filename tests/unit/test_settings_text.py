@@ -65,13 +65,13 @@ RECORD = '{"variables": {"NCCL_NET": {"value": "IB", "reason": "A=1"}}, "finding
         ("x", "", ""),
     ],
 )
-def test_settings_with_their_origins(name: str, text: str, settings: str) -> None:
+def test_settings_with_their_origins(name, text, settings):
     literal = [each for each in read_settings(text, name).settings.values() if each.is_literal]
     lines = [f"{each.origin} {each.name}={each.value}\n" for each in literal]
     assert sorted(lines) == sorted(settings.splitlines(keepends=True))
 
 
-def test_a_value_that_the_shell_computes_is_not_literal() -> None:
+def test_a_value_that_the_shell_computes_is_not_literal():
     assert not read_settings(SCRIPT, "job.sh").settings["NCCL_SOCKET_IFNAME"].is_literal
 
 
@@ -88,11 +88,11 @@ def test_a_value_that_the_shell_computes_is_not_literal() -> None:
         ("job.sh", "A=1\npython train.py --network=resnet", None),
     ],
 )
-def test_the_network_option_of_slurm(name: str, text: str, network: str | None) -> None:
+def test_the_network_option_of_slurm(name, text, network):
     assert read_settings(text, name).srun_network == network
 
 
 @pytest.mark.parametrize("text", ["hello world\n", "{broken"])
-def test_bad_input_is_refused(text: str) -> None:
+def test_bad_input_is_refused(text):
     with pytest.raises(ConfigError, match=r"^x: no"):
         read_settings(text, "x")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,11 +56,11 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> RecordedOs:
     ("first_s", "age_s", "expected"),
     [(1, 20, 1), (1, 100, 5), (1, 600, 30), (1, 1e6, 30), (60, 0, 60), (60, 1e6, 60), (0, 1e6, 0)],
 )
-def test_an_interval_grows_with_the_age_of_the_run(first_s: float, age_s: float, expected: float) -> None:
+def test_an_interval_grows_with_the_age_of_the_run(first_s, age_s, expected):
     assert growing_interval(first_s, 30, age_s) == expected
 
 
-def test_an_unchanged_folder_is_not_listed_again(tmp_path: Path, clock: Clock, recorded: RecordedOs) -> None:
+def test_an_unchanged_folder_is_not_listed_again(tmp_path, clock, recorded):
     (tmp_path / "a").touch()
     folder = WatchedFolder(tmp_path, clock)
     for _ in range(4):
@@ -73,9 +72,7 @@ def test_an_unchanged_folder_is_not_listed_again(tmp_path: Path, clock: Clock, r
 
 
 @pytest.mark.parametrize(("reads", "found_s"), [(1, 1), (3, 600)], ids=["the same tick", "a slow clock"])
-def test_a_file_that_leaves_the_times_of_its_folder_is_found(
-    tmp_path: Path, clock: Clock, recorded: RecordedOs, reads: int, found_s: float
-) -> None:
+def test_a_file_that_leaves_the_times_of_its_folder_is_found(tmp_path, clock, recorded, reads, found_s):
     """In the same tick of the server's clock soon, from a node with a slow clock within ten minutes."""
     recorded.replaced["fstat"] = lambda folder: os.stat_result(range(10))
     folder = WatchedFolder(tmp_path, clock)
@@ -88,7 +85,7 @@ def test_a_file_that_leaves_the_times_of_its_folder_is_found(
     assert folder.names() == ["a"]
 
 
-def test_a_folder_that_was_replaced_or_deleted(tmp_path: Path, clock: Clock) -> None:
+def test_a_folder_that_was_replaced_or_deleted(tmp_path, clock):
     path = tmp_path / "folder"
     folder = WatchedFolder(path, clock)
     assert folder.names() == []
@@ -103,7 +100,7 @@ def test_a_folder_that_was_replaced_or_deleted(tmp_path: Path, clock: Clock) -> 
         assert folder.names() == []
 
 
-def test_a_listing_that_fails_hides_nothing(tmp_path: Path, clock: Clock, recorded: RecordedOs) -> None:
+def test_a_listing_that_fails_hides_nothing(tmp_path, clock, recorded):
     def stale(_: int) -> list[str]:
         raise OSError("stale")
 
@@ -119,9 +116,7 @@ def test_a_listing_that_fails_hides_nothing(tmp_path: Path, clock: Clock, record
 
 
 @pytest.mark.parametrize("max_age_s", [0, 30])
-def test_a_newer_attempt_is_found_by_the_next_read(
-    tmp_path: Path, clock: Clock, recorded: RecordedOs, max_age_s: float
-) -> None:
+def test_a_newer_attempt_is_found_by_the_next_read(tmp_path, clock, recorded, max_age_s):
     run = RunDir(tmp_path)
     run.attempt(0).path.mkdir(parents=True)
     watch = AttemptWatch(run.attempt(0), clock)
@@ -150,9 +145,7 @@ def test_a_newer_attempt_is_found_by_the_next_read(
         (1e6, 60, 60),
     ],
 )
-def test_a_stop_file_is_found_in_time_and_counts_from_then_on(
-    tmp_path: Path, clock: Clock, age_s: float, every_s: float, within_s: float
-) -> None:
+def test_a_stop_file_is_found_in_time_and_counts_from_then_on(tmp_path, clock, age_s, every_s, within_s):
     file = StopFile(tmp_path / "STOP", 1.0, clock)
     clock.now += age_s
     for _ in range(3):
@@ -167,7 +160,7 @@ def test_a_stop_file_is_found_in_time_and_counts_from_then_on(
     assert file.exists()
 
 
-def test_a_long_run_reads_its_stop_file_rarely(tmp_path: Path, clock: Clock, recorded: RecordedOs) -> None:
+def test_a_long_run_reads_its_stop_file_rarely(tmp_path, clock, recorded):
     file = StopFile(tmp_path / "STOP", 1.0, clock)
     clock.now += 3600
     for _ in range(600):
@@ -176,5 +169,5 @@ def test_a_long_run_reads_its_stop_file_rarely(tmp_path: Path, clock: Clock, rec
     assert len(recorded.calls) <= 6.5 * 10, "per minute, over ten minutes"
 
 
-def test_a_stop_file_of_a_run_that_was_moved_away(tmp_path: Path) -> None:
+def test_a_stop_file_of_a_run_that_was_moved_away(tmp_path):
     assert not StopFile(tmp_path / "gone" / "STOP", 0).exists()

@@ -20,7 +20,7 @@ while True:
 """
 
 
-def test_a_pending_signal_is_returned_at_once_and_once() -> None:
+def test_a_pending_signal_is_returned_at_once_and_once():
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     try:
         signal.raise_signal(signal.SIGUSR1)
@@ -30,7 +30,7 @@ def test_a_pending_signal_is_returned_at_once_and_once() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def test_a_suspension_past_the_timeout_is_no_signal() -> None:
+def test_a_suspension_past_the_timeout_is_no_signal():
     with subprocess.Popen([sys.executable, "-c", WAITING], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

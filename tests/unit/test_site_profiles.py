@@ -45,7 +45,7 @@ def refusal(selection: ProfileSelection, **given: Any) -> str:
     return str(caught.value)
 
 
-def test_flag_then_record_then_variable_then_generic(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flag_then_record_then_variable_then_generic(home, monkeypatch):
     (home / "mine.yaml").write_text("partition: mine")
     (home / "infiniband.yaml").write_text("partition: of-the-user")
     Path("here.yaml").write_text("account: physics")
@@ -61,7 +61,7 @@ def test_flag_then_record_then_variable_then_generic(home: Path, monkeypatch: py
     assert (over.name, over.qos, over.partition) == ("old", "high", "urgent")
 
 
-def test_values_of_the_command_line(home: Path) -> None:
+def test_values_of_the_command_line(home):
     made = with_words(
         "exclude=n[1-3]", "constraint=[a|b]", "memory=0", "mail_type=END,FAIL", "modules=[gcc, cuda/12]",
         "setup=export A='b c'", "cpus_per_task=8", "exclusive=true", "sbatch.switches=1",
@@ -93,7 +93,7 @@ def test_values_of_the_command_line(home: Path) -> None:
         ("constraint", "a100&nvme [rack1|rack2] [(a&b)|c*2] !a (a|b)&c a=1"),
     ],
 )
-def test_lists_of_slurm_are_taken(key: str, values: str) -> None:
+def test_lists_of_slurm_are_taken(key, values):
     for value in values.split():
         assert getattr(with_words(f"{key}={value}"), key) == value
 
@@ -164,7 +164,7 @@ exclusive=top
 """Words of `--slurm`, with escapes of Python."""
 
 
-def test_values_that_cannot_stand_in_a_script_are_refused() -> None:
+def test_values_that_cannot_stand_in_a_script_are_refused():
     lines = []
     for escaped in REFUSED.strip().splitlines():
         word = escaped.encode().decode("unicode_escape")
@@ -214,7 +214,7 @@ def slurm(commands: Commands) -> Commands:
         ),
     ],
 )
-def test_options_are_tried_on_the_installed_commands(slurm: Commands, word: str, why: str | None) -> None:
+def test_options_are_tried_on_the_installed_commands(slurm, word, why):
     selection = ProfileSelection("generic", (word,))
     if why is None:
         resolve(selection, try_options=True)
@@ -223,7 +223,7 @@ def test_options_are_tried_on_the_installed_commands(slurm: Commands, word: str,
         resolve(selection)
 
 
-def test_without_a_configuration_of_slurm_nothing_is_refused(commands: Commands) -> None:
+def test_without_a_configuration_of_slurm_nothing_is_refused(commands):
     commands.add("sbatch", "echo 'sbatch: fatal: Could not establish a configuration source' >&2; exit 1")
     resolve(ProfileSelection("generic", ("sbatch.licences=x",)), try_options=True)
     resolve(ProfileSelection("infiniband", ("partition=x",)), try_options=True)
@@ -241,16 +241,16 @@ def test_without_a_configuration_of_slurm_nothing_is_refused(commands: Commands)
         ("qos: high\nsbatch:\n  licences: matlab", ":3: sbatch.licences: .*did you mean 'licenses'"),
     ],
 )
-def test_a_mistake_in_a_file_is_found_by_its_line(slurm: Commands, text: str, message: str) -> None:
+def test_a_mistake_in_a_file_is_found_by_its_line(slurm, text, message):
     Path("site.yaml").write_text(text)
     assert re.search(f"site.yaml{message}", refusal(ProfileSelection("site.yaml"), try_options=True))
 
 
-def test_an_unknown_profile_has_the_nearest_name() -> None:
+def test_an_unknown_profile_has_the_nearest_name():
     assert "did you mean 'infiniband'" in refusal(ProfileSelection("infinibnd"))
 
 
-def test_a_profile_is_for_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_is_for_slurm(monkeypatch):
     for selection in (ProfileSelection("infiniband"), ProfileSelection(overrides=("qos=x",))):
         with pytest.raises(ConfigError, match=f"{selection.origin} is for Slurm"):
             scheduler_named("local", selection)
@@ -261,7 +261,7 @@ def test_a_profile_is_for_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yaml")), ids=lambda path: path.stem)
-def test_shipped_profiles_give_a_reason_and_fit_the_schema(path: Path) -> None:
+def test_shipped_profiles_give_a_reason_and_fit_the_schema(path):
     made = resolve(ProfileSelection(path.stem))
     assert (made.name, bool(made.description)) == (path.stem, True)
     schema = Draft202012Validator(json.loads((DOCS / "schemas" / "site-profile.json").read_text()))

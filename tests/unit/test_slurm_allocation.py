@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from pathlib import Path
 
 import pytest
 
@@ -42,13 +41,13 @@ def started(commands: Commands, name: str) -> list[str]:
     ],
 )
 def test_a_requeue_is_repeated_until_it_is_done_or_finally_refused(
-    commands: Commands,
-    monkeypatch: pytest.MonkeyPatch,
-    refusals: list[str],
-    restarts: int,
-    done: bool,
-    tries: int,
-) -> None:
+    commands,
+    monkeypatch,
+    refusals,
+    restarts,
+    done,
+    tries,
+):
     monkeypatch.setattr(allocation, "_FIRST_PAUSE_S", 0.001)
     for number, message in enumerate(refusals, 1):
         (commands.folder / f"refusal-{number}").write_text(message)
@@ -62,14 +61,14 @@ def test_a_requeue_is_repeated_until_it_is_done_or_finally_refused(
     assert len(started(commands, "scontrol")) == tries
 
 
-def test_a_requeue_ends_with_the_time_of_the_job(commands: Commands) -> None:
+def test_a_requeue_ends_with_the_time_of_the_job(commands):
     commands.add("scontrol", f"echo '{DOWN}' >&2; exit 1")
     commands.add("squeue", "echo RUNNING 0 0 None")
     assert not job().requeue(time.time() + 0.1, lambda: True)
     assert len(started(commands, "scontrol")) == 1
 
 
-def test_a_start_that_was_replaced_does_not_requeue_the_new_one(commands: Commands) -> None:
+def test_a_start_that_was_replaced_does_not_requeue_the_new_one(commands):
     """A node that was cut off retries until its link is back, and Slurm has started the job elsewhere."""
     commands.add("scontrol", "exit 0")
     commands.add("squeue", "echo 'RUNNING 1 N/A None'")
@@ -84,7 +83,7 @@ def test_a_start_that_was_replaced_does_not_requeue_the_new_one(commands: Comman
     assert len(started(commands, "scontrol")) == 1
 
 
-def test_a_task_of_an_array_requeues_itself_alone(commands: Commands) -> None:
+def test_a_task_of_an_array_requeues_itself_alone(commands):
     commands.add("scontrol", "exit 0")
     commands.add("squeue", "echo 'RUNNING 0 N/A None'")
     assert job("SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=0").requeue(0, lambda: True)
@@ -94,9 +93,7 @@ def test_a_task_of_an_array_requeues_itself_alone(commands: Commands) -> None:
 
 @pytest.mark.parametrize("known", [True, False], ids=["since 23.02", "before 23.02"])
 @pytest.mark.parametrize(("off_s", "side"), [(0, ""), (-700, "behind"), (700, "ahead of")])
-def test_the_end_of_the_job_is_converted_to_the_clock_of_the_node(
-    commands: Commands, capsys: pytest.CaptureFixture[str], off_s: int, side: str, known: bool
-) -> None:
+def test_the_end_of_the_job_is_converted_to_the_clock_of_the_node(commands, capsys, off_s, side, known):
     controller = int(time.time()) - off_s
     commands.add("sdiag", f"echo '****'; echo 'sdiag output at Sun Nov 22 08:40:00 2026 ({controller})'")
     commands.add("squeue", f"echo RUNNING 0 {controller + 600} None")
@@ -109,7 +106,7 @@ def test_the_end_of_the_job_is_converted_to_the_clock_of_the_node(
     assert side in out if side else out == ""
 
 
-def test_without_an_answer_of_the_controller_there_are_defaults(commands: Commands) -> None:
+def test_without_an_answer_of_the_controller_there_are_defaults(commands):
     for name in ("sdiag", "scontrol", "squeue", "sinfo"):
         commands.add(name, "exit 1")
     this = job("SLURM_JOB_END_TIME=123 SLURM_JOB_NODELIST=n1")
@@ -117,7 +114,7 @@ def test_without_an_answer_of_the_controller_there_are_defaults(commands: Comman
     assert (this.kill_wait_s(), this.node_timeout_s(), this.nodes_down(), this.hosts()) == (30, 300, [], None)
 
 
-def test_settings_and_nodes_of_the_controller(commands: Commands) -> None:
+def test_settings_and_nodes_of_the_controller(commands):
     commands.add("scontrol", "printf 'KillWait = 0 sec\\nSlurmdTimeout  = 0 sec\\nSlurmdPort = 1\\n'")
     commands.add("sinfo", "printf 'n1|down\\nn1|down\\nn2|idle\\nn3|mixed*\\n'")
     this = job("SLURM_JOB_NODELIST=n[1-3]")
@@ -137,9 +134,7 @@ def test_settings_and_nodes_of_the_controller(commands: Commands) -> None:
         ("COMPLETING 0 N/A NonZeroExitCode", False, "lost"),
     ],
 )
-def test_the_cause_of_an_end_is_that_of_slurm_s_reason(
-    commands: Commands, line: str, running: bool, cause: str | None
-) -> None:
+def test_the_cause_of_an_end_is_that_of_slurm_s_reason(commands, line, running, cause):
     commands.add("squeue", f"echo '{line}'")
     facts = job().facts()
     assert facts is not None
@@ -161,9 +156,7 @@ def test_the_cause_of_an_end_is_that_of_slurm_s_reason(
         ("", "shared", "gres", None),
     ],
 )
-def test_a_start_without_the_gpus_that_the_job_requested(
-    variables: str, device: str, gpus: str | None, lacks: str | None
-) -> None:
+def test_a_start_without_the_gpus_that_the_job_requested(variables, device, gpus, lacks):
     config = {"resources": {"device": device, "gpus_per_node": 4}}
     message = job(variables).missing_gpus({"config": config, "profile": gpus and {"gpus": gpus}})
     assert (message is None) == (lacks is None)
@@ -182,8 +175,8 @@ def test_a_start_without_the_gpus_that_the_job_requested(
     ids=["first failure", "another node before", "a checkpoint since", "none is left", "none before"],
 )
 def test_failed_nodes_are_excluded_beside_those_that_the_user_excludes(
-    commands: Commands, tmp_path: Path, hosts: list[str], formerly: list[str], excluded: str, nodes: str
-) -> None:
+    commands, tmp_path, hosts, formerly, excluded, nodes
+):
     script = tmp_path / "submit.sbatch"
     commands.add(
         "scontrol",
@@ -199,9 +192,7 @@ def test_failed_nodes_are_excluded_beside_those_that_the_user_excludes(
     assert tests == [f"{commands.folder}/sbatch --test-only --exclude={nodes} {script}"] * bool(nodes)
 
 
-def test_no_node_is_excluded_that_the_job_cannot_do_without(
-    commands: Commands, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_node_is_excluded_that_the_job_cannot_do_without(commands, tmp_path, capsys):
     commands.add("scontrol", "echo 'ExcNodeList=(null)'")
     commands.add("sbatch", "echo 'Requested node configuration is not available' >&2; exit 1")
     script = tmp_path / "submit.sbatch"
@@ -222,7 +213,7 @@ def hosts_of(commands: Commands, step: list[str], node: int, variables: str = ""
 
 
 @pytest.mark.parametrize("step", [*itertools.permutations(["n1", "n2", "n3"])], ids="-".join)
-def test_hosts_are_in_the_order_of_the_step(commands: Commands, step: tuple[str, ...]) -> None:
+def test_hosts_are_in_the_order_of_the_step(commands, step):
     """Since Slurm 26.05 the nodes of a step are in the order of the topology."""
     for node in range(3):
         assert hosts_of(commands, list(step), node) == list(step)
@@ -239,7 +230,7 @@ def test_hosts_are_in_the_order_of_the_step(commands: Commands, step: tuple[str,
     ],
     ids=["a step of one node has the list of the job", "an unlisted name"],
 )
-def test_hosts_where_the_step_does_not_tell(commands: Commands, variables: str, hosts: list[str]) -> None:
+def test_hosts_where_the_step_does_not_tell(commands, variables, hosts):
     assert hosts_of(commands, ["n3", "n1", "n2"], 0, variables) == hosts
 
 
@@ -252,13 +243,13 @@ def test_hosts_where_the_step_does_not_tell(commands: Commands, variables: str, 
     ],
 )
 def test_a_task_without_the_hosts_of_all_nodes_starts_nothing(
-    commands: Commands,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    scontrol: str | None,
-    message: str,
-) -> None:
+    commands,
+    tmp_path,
+    monkeypatch,
+    capsys,
+    scontrol,
+    message,
+):
     if scontrol is None:
         monkeypatch.setenv("PATH", str(commands.folder))  # Slurm may be installed here
     else:

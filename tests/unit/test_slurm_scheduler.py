@@ -8,7 +8,6 @@ import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -80,9 +79,7 @@ def chosen(cluster: str, *existing: RunState) -> str:
     return selection.chosen_scheduler(args, existing).name
 
 
-def test_auto_is_slurm_only_where_its_controller_answers(
-    commands: Commands, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_is_slurm_only_where_its_controller_answers(commands, capsys, monkeypatch):
     on_slurm = RunState(RunDir(Path("runs/demo/a")), "queued", cluster="slurm")
     monkeypatch.setenv("PATH", str(commands.folder))  # Slurm may be installed here
     assert (answers(), chosen("auto")) == (False, "local")
@@ -102,7 +99,7 @@ def test_auto_is_slurm_only_where_its_controller_answers(
     assert resumed == ["local", "slurm", "slurm"], "failed runs of this machine stay on this machine"
 
 
-def test_a_controller_that_hangs_does_not_hang_us(commands: Commands) -> None:
+def test_a_controller_that_hangs_does_not_hang_us(commands):
     commands.add("sbatch", "")
     for name in ("scontrol", "scancel"):
         commands.add(name, "exec sleep 60")
@@ -111,9 +108,7 @@ def test_a_controller_that_hangs_does_not_hang_us(commands: Commands) -> None:
 
 
 @pytest.mark.parametrize("refuses", [False, True])
-def test_a_submission_leaves_its_script_and_no_file_of_submitit(
-    slurm: Commands, tmp_path: Path, refuses: bool
-) -> None:
+def test_a_submission_leaves_its_script_and_no_file_of_submitit(slurm, tmp_path, refuses):
     """A `%j` in a path stands for itself."""
     run = planned(tmp_path / "a%jb it's", "n3")
     if refuses:
@@ -127,9 +122,7 @@ def test_a_submission_leaves_its_script_and_no_file_of_submitit(
 
 
 @pytest.mark.parametrize("links", [True, False], ids=["links", "no links between folders"])
-def test_a_batch_is_an_array_and_its_tasks_are_found_again(
-    slurm: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
-) -> None:
+def test_a_batch_is_an_array_and_its_tasks_are_found_again(slurm, tmp_path, monkeypatch, links):
     runs = [planned(tmp_path, f"n3-r{repeat}") for repeat in range(3)]
     array = batch(*runs)
     if not links:
@@ -161,9 +154,7 @@ def test_a_batch_is_an_array_and_its_tasks_are_found_again(
         ("provenance", {"code": {"path": ".code/other"}}, False),
     ],
 )
-def test_runs_share_an_array_if_their_scripts_differ_only_in_the_run(
-    run: RunDir, section: str, value: Any, same: bool
-) -> None:
+def test_runs_share_an_array_if_their_scripts_differ_only_in_the_run(run, section, value, same):
     scheduler, record = SlurmScheduler(), {**read_json(run.run_json), "profile": None, "provenance": {}}
     if section == "config":
         value = Config.model_validate({"resources": {"nodes": 3}} | value).as_dict()
@@ -172,14 +163,14 @@ def test_runs_share_an_array_if_their_scripts_differ_only_in_the_run(
     assert (first == second) is same
 
 
-def test_the_report_job_waits_for_whole_arrays(slurm: Commands, tmp_path: Path) -> None:
+def test_the_report_job_waits_for_whole_arrays(slurm, tmp_path):
     folder = RunDir(tmp_path / "runs" / "demo" / ".report")
     number = journal.write_intent(folder, {})
     SlurmScheduler().submit_after(Submission(folder, number, "tag"), ["x"], ["1_0", "1_1", "2", "1_2"], None)
     assert "#SBATCH --dependency=afterany:1:2\n" in (slurm.folder / "script").read_text()
 
 
-def test_a_preview_is_checked_without_the_jobs_that_it_waits_for(slurm: Commands, tmp_path: Path) -> None:
+def test_a_preview_is_checked_without_the_jobs_that_it_waits_for(slurm, tmp_path):
     slurm.add("scontrol", "echo 'Slurmctld(primary) at head is UP'")
     slurm.add(
         "sbatch",
@@ -199,8 +190,8 @@ def test_a_preview_is_checked_without_the_jobs_that_it_waits_for(slurm: Commands
     ids=["hangs", "fails"],
 )
 def test_after_a_transient_error_a_job_that_exists_is_not_submitted_again(
-    slurm: Commands, run: RunDir, monkeypatch: pytest.MonkeyPatch, accepted: bool, error: str
-) -> None:
+    slurm, run, monkeypatch, accepted, error
+):
     monkeypatch.setattr("jobs.schedulers.slurm.executor.SBATCH_TIMEOUT_S", 2.0)
     slurm.add("sbatch", f"mkdir '{slurm.folder}/first' && {error}; echo 'Submitted batch job 43'")
     slurm.add("squeue", f"echo '41|(null)'; echo '42|{submission_tag(run, 0)}'" if accepted else "")
@@ -208,9 +199,7 @@ def test_after_a_transient_error_a_job_that_exists_is_not_submitted_again(
     assert len(calls(slurm, "sbatch")) == (1 if accepted else 2)
 
 
-def test_sbatch_inherits_nothing_of_the_job_around_it(
-    slurm: Commands, run: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sbatch_inherits_nothing_of_the_job_around_it(slurm, run, monkeypatch):
     leaks = {"SLURM_CPU_BIND": "mask", "SLURM_JOB_ID": "7", "RANK": "3", "SBATCH_QOS": "x", "PMI_RANK": "1"}
     for name, value in {**leaks, "SLURM_CONF": "/etc/slurm.conf"}.items():
         monkeypatch.setenv(name, value)
@@ -235,16 +224,14 @@ def running(count: int) -> list[RunState]:
 
 
 @pytest.mark.parametrize("count", [MANY, 2 * MANY])  # the ids of the second do not fit into one argument
-def test_one_squeue_serves_all_runs_and_sacct_is_not_called_while_jobs_live(
-    commands: Commands, count: int
-) -> None:
+def test_one_squeue_serves_all_runs_and_sacct_is_not_called_while_jobs_live(commands, count):
     list_jobs(commands, count)
     states = refresh_all(running(count))
     assert ({state.state for state in states}, len(states)) == ({"running"}, count)
     assert [len(calls(commands, name)) for name in ("squeue", "scontrol", "sacct")] == [1, 1, 0]
 
 
-def test_sacct_gets_the_jobs_alone_that_squeue_does_not_list(commands: Commands) -> None:
+def test_sacct_gets_the_jobs_alone_that_squeue_does_not_list(commands):
     list_jobs(commands, MANY - 2)
     sacct(commands, *(record(str(1000 + MANY - number), "TIMEOUT") for number in (1, 2)))
     ids = [str(1000 + number) for number in range(MANY)]
@@ -254,7 +241,7 @@ def test_sacct_gets_the_jobs_alone_that_squeue_does_not_list(commands: Commands)
     assert f"--jobs={998 + MANY},{999 + MANY}" in call
 
 
-def test_sacct_is_queried_once_about_a_job_that_has_ended(commands: Commands) -> None:
+def test_sacct_is_queried_once_about_a_job_that_has_ended(commands):
     squeue(commands, "1000|RUNNING|100|None")
     sacct(commands, record("1001", "FAILED", "1:0"))
     scheduler = SlurmScheduler()
@@ -266,9 +253,7 @@ def test_sacct_is_queried_once_about_a_job_that_has_ended(commands: Commands) ->
     assert scheduler.poll(["1000", "1001"])["1001"].status == "pending"
 
 
-def test_a_task_that_was_cancelled_before_it_started_leaves_no_trace_but_its_siblings(
-    commands: Commands,
-) -> None:
+def test_a_task_that_was_cancelled_before_it_started_leaves_no_trace_but_its_siblings(commands):
     squeue(commands, "42_0|PENDING|0|Priority", "42_2|PENDING|0|Priority")
     sacct(commands, record("42_[0,2]", "PENDING"))
     jobs = SlurmScheduler().poll(["42_0", "42_1", "43_1"])
@@ -285,13 +270,13 @@ def test_a_task_that_was_cancelled_before_it_started_leaves_no_trace_but_its_sib
     ],
     ids=["accounted", "accounting is late", "no record"],
 )
-def test_accounting_adds_who_cancelled_a_job(commands: Commands, rows: list[str], message: str) -> None:
+def test_accounting_adds_who_cancelled_a_job(commands, rows, message):
     squeue(commands, "7|CANCELLED|100|None")
     sacct(commands, *rows)
     assert SlurmScheduler().poll(["7"])["7"] == Job("ended", message, "cancelled")
 
 
-def test_starts_of_a_job_are_accounted_oldest_first(commands: Commands) -> None:
+def test_starts_of_a_job_are_accounted_oldest_first(commands):
     late, early = record("7", "RUNNING", submitted=200), record("7", "NODE_FAIL", submitted=100)
     sacct(commands, late, early, record("8", "COMPLETED"))
     starts = SlurmScheduler().accounted(["7"])
@@ -303,7 +288,7 @@ def test_starts_of_a_job_are_accounted_oldest_first(commands: Commands) -> None:
         SlurmScheduler().accounted(["7"])
 
 
-def test_a_cancel_without_a_controller_is_refused(commands: Commands) -> None:
+def test_a_cancel_without_a_controller_is_refused(commands):
     commands.add("scancel", "")
     commands.add("scontrol", 'echo "Slurmctld(primary) at head is DOWN"')
     assert SlurmScheduler().cancel({}) == {}
@@ -312,7 +297,7 @@ def test_a_cancel_without_a_controller_is_refused(commands: Commands) -> None:
     assert calls(commands, "scancel") == []
 
 
-def test_a_job_that_scancel_does_not_end_is_reported(commands: Commands) -> None:
+def test_a_job_that_scancel_does_not_end_is_reported(commands):
     squeue(commands, "1|RUNNING|0|None", "2|COMPLETING|0|None", "3|CANCELLED|0|None")
     commands.add("scancel", "echo 'scancel: error: Kill job error on job id 1: denied' >&2; exit 1")
     reasons = SlurmScheduler().cancel(dict.fromkeys("1234"))
@@ -320,7 +305,7 @@ def test_a_job_that_scancel_does_not_end_is_reported(commands: Commands) -> None
     assert calls(commands, "scancel") == ["1 2 3 4"]
 
 
-def test_a_job_of_the_same_number_is_not_ended(commands: Commands) -> None:
+def test_a_job_of_the_same_number_is_not_ended(commands):
     commands.add("scancel", "")
     commands.add("squeue", "printf '%s\\n' '1|RUNNING|0|None|mine' '2|RUNNING|0|None|site: of a run'")
     (reason,) = SlurmScheduler().cancel({"1": "of a run", "2": "of a run"}).values()
@@ -328,5 +313,5 @@ def test_a_job_of_the_same_number_is_not_ended(commands: Commands) -> None:
     assert calls(commands, "scancel") == ["2"]
 
 
-def test_output_that_is_not_utf_8_is_read() -> None:
+def test_output_that_is_not_utf_8_is_read():
     assert query(["printf", r"a\377b"]) == "a\N{REPLACEMENT CHARACTER}b"

@@ -61,7 +61,7 @@ def names_and_states(root: Path) -> dict[str, str]:
     return {name: state.state for name, state in states(root).items()}
 
 
-def test_runs_of_one_shape_are_a_batch_whatever_their_config(tmp_path: Path) -> None:
+def test_runs_of_one_shape_are_a_batch_whatever_their_config(tmp_path):
     cluster = Arrays()
     plan, wide = repeats(2, "a", "b"), repeats(1, "wide", nodes=2)
     runs = (*plan.runs[:1], *wide.runs, *plan.runs[1:])
@@ -73,14 +73,14 @@ def test_runs_of_one_shape_are_a_batch_whatever_their_config(tmp_path: Path) -> 
     assert {action.job_id for action in actions} == {f"elsewhere:{number}" for number in range(1, 6)}
 
 
-def test_without_arrays_the_order_stays(tmp_path: Path) -> None:
+def test_without_arrays_the_order_stays(tmp_path):
     cluster = Arrays(array=1)
     submit(repeats(2, "a", "b"), cluster, tmp_path)
     assert cluster.batches == [["a-r0"], ["b-r0"], ["a-r1"], ["b-r1"]]
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_all_runs_of_a_batch_are_announced_before_any_is_submitted(tmp_path: Path, count: int) -> None:
+def test_all_runs_of_a_batch_are_announced_before_any_is_submitted(tmp_path, count):
     """The name of the cluster: clusters that share a file system give the same ids to different jobs."""
     cluster = Arrays()
     cluster.is_cluster = "here"
@@ -91,7 +91,7 @@ def test_all_runs_of_a_batch_are_announced_before_any_is_submitted(tmp_path: Pat
     assert {intent["cluster_name"] for intent in intents} == {"here"}
 
 
-def test_a_tag_is_of_one_folder_and_one_submission(tmp_path: Path) -> None:
+def test_a_tag_is_of_one_folder_and_one_submission(tmp_path):
     runs = [RunDir(tmp_path / root / "demo" / "a") for root in ("runs", "elsewhere")]
     assert len({submission_tag(run, number) for run in runs for number in (0, 1)}) == 4
 
@@ -99,11 +99,11 @@ def test_a_tag_is_of_one_folder_and_one_submission(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "name"), [(["n2-r3"], "n2-r3"), (["n2-r3", "n2-r4"], "n2"), (["n2-r3", "n2-lr1-r3"], "demo")]
 )
-def test_the_name_of_a_batch(names: list[str], name: str, tmp_path: Path) -> None:
+def test_the_name_of_a_batch(names, name, tmp_path):
     assert Batch([Submission(run_of(tmp_path, each), 0, "") for each in names], {}, None).name == name
 
 
-def test_runs_above_a_known_limit_are_planned_and_not_announced(tmp_path: Path) -> None:
+def test_runs_above_a_known_limit_are_planned_and_not_announced(tmp_path):
     cluster = Arrays()
     cluster.has_room = SubmitQuota(array=3, jobs=4, limit=NAMED)
     actions = submit(repeats(3, "a", "b"), cluster, tmp_path)
@@ -118,9 +118,7 @@ def test_runs_above_a_known_limit_are_planned_and_not_announced(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("limit", range(8))
-def test_below_an_unknown_limit_as_many_runs_as_fit_are_submitted_and_none_twice(
-    limit: int, tmp_path: Path
-) -> None:
+def test_below_an_unknown_limit_as_many_runs_as_fit_are_submitted_and_none_twice(limit, tmp_path):
     cluster = Arrays(array=7, limit=limit)
     actions = submit(repeats(7, "a"), cluster, tmp_path)
     assert [name for name, _ in cluster.submitted] == [f"a-r{number}" for number in range(limit)]
@@ -128,7 +126,7 @@ def test_below_an_unknown_limit_as_many_runs_as_fit_are_submitted_and_none_twice
     assert [*names_and_states(tmp_path).values()] == ["queued"] * limit + ["planned"] * (7 - limit)
 
 
-def test_a_job_that_journals_itself_queries_no_quota(tmp_path: Path) -> None:
+def test_a_job_that_journals_itself_queries_no_quota(tmp_path):
     cluster = Arrays()
     cluster.has_room = SubmitQuota(jobs=0)
     (action,) = carry_out(plan_actions(sweep_plan("a"), [], CODE), cluster, tmp_path, current_job="7")
@@ -137,7 +135,7 @@ def test_a_job_that_journals_itself_queries_no_quota(tmp_path: Path) -> None:
     assert record["provenance"]["code"]["taken"] == "start"
 
 
-def test_a_refusal_removes_new_runs_alone_and_leaves_their_own_files(tmp_path: Path) -> None:
+def test_a_refusal_removes_new_runs_alone_and_leaves_their_own_files(tmp_path):
     cluster = Arrays()
     cluster.has_room = SubmitQuota(jobs=1)
     submit(repeats(3, "a"), cluster, tmp_path)  # the other two are deferred
@@ -153,7 +151,7 @@ def test_a_refusal_removes_new_runs_alone_and_leaves_their_own_files(tmp_path: P
     assert not run_of(tmp_path, "a-r3").path.exists()
 
 
-def test_after_a_refusal_no_other_group_is_submitted(tmp_path: Path) -> None:
+def test_after_a_refusal_no_other_group_is_submitted(tmp_path):
     cluster = Arrays(array=1)
     cluster.error = SubmitError("no such partition")
     actions = carry_out(plan_actions(sweep_plan("a", "b"), [], CODE), cluster, tmp_path)
@@ -166,9 +164,7 @@ def test_after_a_refusal_no_other_group_is_submitted(tmp_path: Path) -> None:
     ("error", "kind"),
     [(SubmitError("no such partition"), "blocked"), (LimitReached("the limit"), "deferred")],
 )
-def test_a_refused_start_from_scratch_keeps_the_checkpoints(
-    error: SubmitError, kind: str, tmp_path: Path
-) -> None:
+def test_a_refused_start_from_scratch_keeps_the_checkpoints(error, kind, tmp_path):
     cluster, plan = Arrays(), repeats(2, "a")
     cluster.has_room = SubmitQuota(jobs=0)
     submit(plan, cluster, tmp_path)
@@ -185,9 +181,7 @@ def test_a_refused_start_from_scratch_keeps_the_checkpoints(
             assert checkpoint_steps(run.path / folders[0]) == [5]
 
 
-def test_after_no_answer_the_jobs_are_searched_for_and_not_submitted_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_no_answer_the_jobs_are_searched_for_and_not_submitted_again(tmp_path, monkeypatch):
     cluster, found = Arrays(), None
 
     def find(submissions: list[Submission]) -> list[str | None]:
@@ -209,9 +203,7 @@ def test_after_no_answer_the_jobs_are_searched_for_and_not_submitted_again(
     assert cluster.batches == [["a-r1"]]
 
 
-def test_one_run_of_a_batch_that_has_started_meanwhile_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_run_of_a_batch_that_has_started_meanwhile_is_left_out(tmp_path, monkeypatch):
     cluster = Arrays()
     submit(repeats(3, "a"), cluster, tmp_path)
     for name in ("a-r0", "a-r1", "a-r2"):
