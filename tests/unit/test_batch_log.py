@@ -100,6 +100,8 @@ slurmstepd: error: Failed to invoke spank plugin stack
          "EnvironmentNameNotFound: Could not find conda environment: torch"),
         ("srun: error: Unable to create step for job 12: Invalid generic resource (gres) specification\n",
          "srun: error: Unable to create step for job 12: Invalid generic resource (gres) specification"),
+        ("srun: error: Unable to create step for job 12: no memory\nleaving\n",
+         "srun: error: Unable to create step for job 12: no memory"),
         ("cannot start: no scontrol\n" + EXITED.format(69)
          + "srun: error: Unable to create step for job 12: Memory required by task is not available\n",
          "cannot start: no scontrol"),

@@ -98,7 +98,8 @@ def test_the_end_is_awaited_and_the_scheduler_queried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cancel_jobs, "_QUERY_INTERVAL_S", 0.0)
-    cluster, notified = FakeSlurm("running"), []
+    cluster = FakeSlurm("running")
+    notified: list[int] = []
     hit, _ = cancel_runs([read_state(on_slurm(tmp_path, claimed=True))], cluster)
     (state,) = await_end(hit, cluster, within_s=1.2, notify=notified.append)
     assert (state.state, notified) == ("running", [1])
@@ -254,6 +255,6 @@ def test_resume_shows_what_came_before_a_refusal(
     nothing = ask_json(capsys, "resume second third", code=1 if isinstance(error, SubmitError) else 2)
     assert (nothing["runs"], str(error) in nothing["error"]["message"]) == ([], True)
     assert cluster.submitted == [("a", 1)]
-    cluster.submit = take  # type: ignore[method-assign]
+    monkeypatch.setattr(cluster, "submit", take)
     resumed = actions(ask_json(capsys, "resume"))
     assert resumed == ["first/a in_progress", "second/b retry", "second/c retry", "third/d retry"]

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from disttrain.records import collect_provenance
-from disttrain.records.json_files import read_json, write_json
+from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli import follow
 from jobs.cli.formatting import duration, number, size, some_of
 from jobs.cli.tables import resource_cells, state_note, status_table, step_of, sweep_table, throughput
 from jobs.schedulers.local.scheduler import LocalScheduler
-from jobs.status.run_state import RunState, StateName, read_state
+from jobs.status.run_state import RunState, StateName
 from tests.support.states import make_run
 from tests.support.verbs import RUNS, STATES, ask, ask_json, refused
 
@@ -103,9 +103,14 @@ def test_following_runs_hashes_the_code_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_run(RUNS, "tiny/a", "running")
-    hashed: list[bool] = []
-    monkeypatch.setattr(collect_provenance, "code_hash", lambda: hashed.append(True) or "code")
-    monkeypatch.setattr("jobs.cli.selection.code_hash", collect_provenance.code_hash)
+    hashed: list[str] = []
+
+    def code_hash() -> str:
+        hashed.append("code")
+        return "code"
+
+    monkeypatch.setattr(collect_provenance, "code_hash", code_hash)
+    monkeypatch.setattr("jobs.cli.selection.code_hash", code_hash)
 
     def three_times(runs: follow.PolledRuns, root: Path, **_: Any) -> list[RunState]:
         return [runs.read() for _ in range(3)][-1]
@@ -133,7 +138,7 @@ def test_cells_of_steps_and_resources() -> None:
         (cpu, ("cpu 198%", "379 MB", "")),
         (GPU | {"state": "done"}, ("", "", "")),
     ):
-        state = replace(RUN, **changes)  # type: ignore[arg-type]
+        state = replace(RUN, **changes)
         assert resource_cells(state) == cells
         assert ("UTIL" in status_table([state])) is bool(cells[0]), "an empty column is left out"
         assert "  ".join(cells).rstrip() in follow.change_line(state)
@@ -179,10 +184,3 @@ def test_durations_numbers_and_sizes() -> None:
     ]
     assert [size(each) for each in (None, 999e6, 1e9)] == ["", "999 MB", "1.0 GB"]
     assert [some_of("abcdefg"[:length]) for length in (4, 5)] == ["a, b, c, d", "a, b, c and 2 more"]
-
-
-def test_the_step_of_an_ended_run_is_read_from_its_progress(tmp_path: Path) -> None:
-    run = make_run(tmp_path, "s/a", "failed")
-    write_json(run.progress, read_json(run.progress) | {"mean_samples_per_s": None})
-    state = read_state(run)
-    assert (state.samples_per_s, state.live_samples_per_s, state.step) == (None, None, 20)

@@ -6,8 +6,6 @@ import contextlib
 import fcntl
 import os
 import stat
-import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -210,13 +208,3 @@ def test_clean_keeps_a_copy_that_is_submitted_meanwhile(
     run = RunDir(planned / "demo/c")
     assert (run_code.code_of_run(run, read_json(run.run_json)) / "jobs").is_dir()
     assert by_hand.exists()
-
-
-def test_the_command_line_runs_from_a_copy(tmp_path: Path) -> None:
-    """The job that writes a sweep's report does."""
-    program = tmp_path / "runs" / code_copy.copy_code(tmp_path / "runs")["path"] / "submit.py"
-    done = subprocess.run(
-        [sys.executable, program, "status"], cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(program.parent)},
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr

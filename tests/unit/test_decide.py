@@ -8,18 +8,16 @@ from typing import Any
 
 import pytest
 
-from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.planned import RunRecord
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_copy, journal
 from jobs.core.processes import current_process
 from jobs.schedulers.interface import Job
-from jobs.schedulers.local.scheduler import LocalScheduler
 from jobs.status.run_state import RunState, StateName, read_state
 from jobs.submission.decide import plan_actions, resume_actions
 from jobs.submission.submit import carry_out
-from tests.support.jobs import CODE, FakeScheduler, states, submit, sweep_plan
+from tests.support.jobs import CODE, FakeScheduler, submit, sweep_plan
 
 PLAN = sweep_plan("a", max_attempts=3)
 KEY = PLAN.runs[0].config_key
@@ -199,13 +197,3 @@ def test_a_record_that_cannot_be_read_is_not_resumed(tmp_path: Path) -> None:
     (action,) = carry_out(resume_actions([read_state(run)], CODE), FakeScheduler(), tmp_path)
     assert (action.kind, str(run.run_json) in action.reason) == ("blocked", True)
     assert len(journal.entries(run)) == 1
-
-
-def test_a_job_that_the_queue_has_no_place_for_leaves_no_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("DISTTRAIN_QUEUE_DIR", str(tmp_path / "file" / "queue"))
-    with pytest.raises(ConfigError, match="Not a directory"):
-        submit(PLAN, LocalScheduler(), tmp_path / "runs")
-    assert states(tmp_path / "runs") == {}

@@ -81,7 +81,8 @@ def test_a_job_that_waits_for_its_requeue_can_be_revoked_unless_it_was_started_a
 
 def test_two_starts_never_get_the_same_claim(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another start claims between the reading of the claims and the claim."""
-    real, claimed = journal.create_exclusive, []
+    real = journal.create_exclusive
+    claimed: list[bool] = []
 
     def overtaken(path: Path, value: Any) -> bool:
         if not claimed:

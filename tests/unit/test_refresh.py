@@ -79,6 +79,11 @@ def requeued(root: Path) -> RunDir:
     return run
 
 
+def without_end(root: Path) -> RunDir:
+    write_json((run := started(root)).failed, OUTCOME | {"next": "requeue"})
+    return run
+
+
 @pytest.mark.parametrize(
     ("prepare", "job", "expected", "message"),
     [
@@ -104,6 +109,7 @@ def requeued(root: Path) -> RunDir:
         (cancelled, OOM, "failed cancelled claimed retryable", BY_ALICE),
         (requeued, SET_UP, "queued claimed", LEFT),  # the start before, which is ending
         (requeued, Job("running", started=2e9), "starting claimed before_agents", LEFT),
+        (without_end, Job("running", started=2e9), "queued claimed", LEFT),
         (requeued, PENDING, "queued claimed", LEFT),
         (requeued, CANCELLED, "failed cancelled claimed retryable", f"m ({LEFT})"),
         (requeued, NODE_FAILED, "failed lost claimed retryable", f"m ({LEFT})"),
@@ -199,16 +205,11 @@ def test_a_run_on_another_cluster_keeps_its_state(tmp_path: Path) -> None:
     assert [action.kind for action in resume_actions(states, CODE)] == ["retry", "in_progress", "in_progress"]
 
 
-def test_one_query_for_all_jobs_and_none_for_runs_that_have_ended(commands: Commands, tmp_path: Path) -> None:
-    squeue(commands, "7_0|PENDING|N/A|Priority", "7_1|RUNNING|100|None")
-    write_json(on_slurm(tmp_path, claimed=True).failed, OUTCOME)
+def test_runs_that_have_ended_need_no_query(commands: Commands, tmp_path: Path) -> None:
+    write_json(started(tmp_path).failed, OUTCOME)
+    squeue(commands)
     assert [state.state for state in refresh_all(read_runs(tmp_path))] == ["failed"]
     assert not (commands.folder / "calls").exists()
-    for number in range(2):
-        on_cluster(tmp_path, f"s/n{number}", None)
-        journal.write_receipt(RunDir(tmp_path / f"s/n{number}"), 0, f"7_{number}")
-    assert [state.state for state in refresh_all(read_runs(tmp_path))] == ["failed", "queued", "starting"]
-    assert commands.calls().count("squeue") == 1
 
 
 def test_the_name_of_the_cluster_is_asked_for_once(commands: Commands, tmp_path: Path) -> None:
