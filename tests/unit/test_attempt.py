@@ -117,6 +117,14 @@ def test_the_failed_hosts_of_a_closed_attempt(run, codes, ends, failed):
     assert read_json(attempt.record)["failed_nodes"] == failed
 
 
+@pytest.mark.parametrize("at_fault", [[], ["n2"]])
+def test_nodes_at_fault_in_the_preflight_permit_a_requeue_without_them(run, at_fault):
+    attempt = begin(run)
+    write_json(attempt.preflight, {"message": "slow link", "at_fault": at_fault})
+    status = close_attempt(run, attempt, {0: 69, 1: 69}, can_requeue=True)
+    assert (status.cause, status.decision.requeue) == ("preflight_failed", bool(at_fault))
+
+
 def test_a_new_submission_closes_the_attempts_that_nobody_closed(run):
     lost = begin(run)
     assert journal.revoke(run, 0, "lost", "presumed dead", starts=1)

@@ -133,6 +133,10 @@ def test_checks_that_could_not_be_made_are_named():
     assert any("--job" in reason for reason in reasons.values())
     assert not any("--job" in each.reason for each in doctor.unchecked(partial, job=True))
     assert found(partial, {})["accounting.unreachable"].evidence == "sacct: refused"
+    unknown = doctor.unchecked(dataclasses.replace(partial, finished=None), job=False)
+    assert "accounting of a finished job" not in [each.check for each in unknown], (
+        "none is known to be missing"
+    )
 
 
 @pytest.mark.parametrize("site", SITES)

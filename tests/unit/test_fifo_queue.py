@@ -124,6 +124,17 @@ def test_a_waiting_job_is_pending_until_it_is_cancelled(tmp_path):
     assert (journal.entry(run, 0).read("claim") or {})["cause"] == "cancelled"
 
 
+def test_a_job_that_has_claimed_its_submission_is_running(tmp_path):
+    run = RunDir(tmp_path / "demo" / "a")
+    job = queued(run)
+    with fifo_queue.hold(int(job.rpartition(":")[2])):
+        states = []
+        for _ in range(2):
+            states.append(LocalScheduler().poll([job])[job].status)
+            journal.entry(run, 0).path("claim").touch()
+    assert states == ["pending", "running"]
+
+
 def test_a_job_that_ends_while_it_is_cancelled_is_no_error(tmp_path, monkeypatch):
     run = RunDir(tmp_path / "demo" / "a")
     job = queued(run)

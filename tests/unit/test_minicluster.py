@@ -172,7 +172,7 @@ def test_only_root_on_debian_gets_packages(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("command", "limit_s", "orphan", "error", "message"),
     [
-        ("echo no key; echo; exit 3", 60, False, ServiceError, "^munged exited with 3: no key$"),
+        ("echo first; echo no key; echo; exit 3", 60, False, ServiceError, "^munged exited with 3: no key$"),
         ("exec sleep 60", 0, False, ServiceError, "^munged did not start within 0 s"),
         ("exec sleep 60", 60, True, EOFError, "the process that started this cluster"),
     ],
