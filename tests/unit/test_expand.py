@@ -68,6 +68,12 @@ def test_repeats_are_outermost_and_shapes_ascend():
     assert sizes == [8], "combinations that are checked"
 
 
+@pytest.mark.parametrize(("repeats", "within", "most"), [("auto:2%", 0.02, 10), ("auto:.5%:100", 0.005, 100)])
+def test_the_rule_of_automatic_repeats_plans_the_most(repeats, within, most):
+    plan = expand(draft(sweep={"repeats": repeats}), name="s")
+    assert (plan.repeats.within, plan.repeats.most, len(plan.runs)) == (within, most, most)
+
+
 def test_an_axis_may_supply_a_required_option():
     plan = expanded(draft(data={"kind": "tokens"}, model={"kind": "gpt"}), "data.path=a.bin,b.bin")
     assert [run.axes["data.path"] for run in plan.runs] == ["a.bin", "b.bin"]

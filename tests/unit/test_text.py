@@ -169,6 +169,9 @@ def test_a_packed_folder_needs_only_its_path(packed):
     assert source.bytes_per_token == 15 / 18
     assert bytes(source.train[0][0].tolist()) == b"firs"
     assert tokenized(valid_path="packed").record.sha256 == manifest["sha256"]
+    (packed.parent / "raw.bin").write_bytes(b"x" * 20)
+    mixed = tokenized(valid_path="raw.bin")
+    assert mixed.record.sha256 == mixed.files_sha256 != manifest["sha256"]
 
 
 @pytest.mark.parametrize(
