@@ -100,6 +100,7 @@ slurmstepd: error: Failed to invoke spank plugin stack
          "EnvironmentNameNotFound: Could not find conda environment: torch"),
         ("srun: error: Unable to create step for job 12: Invalid generic resource (gres) specification\n",
          "srun: error: Unable to create step for job 12: Invalid generic resource (gres) specification"),
+        ("error: cannot load:\n  cuda/12\nleaving\n", "error: cannot load: cuda/12"),
         ("srun: error: Unable to create step for job 12: no memory\nleaving\n",
          "srun: error: Unable to create step for job 12: no memory"),
         ("cannot start: no scontrol\n" + EXITED.format(69)

@@ -112,6 +112,18 @@ def test_restore_undoes_the_last_clean(capsys: pytest.CaptureFixture[str]) -> No
     assert cleaned(capsys, "--restore", "restored") == []
 
 
+def test_code_that_was_copied_again_meanwhile_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    run, code = make_run(RUNS, "tiny/n1", "failed"), RUNS / ".code/0123456789abcdef"
+    record = read_json(run.run_json)
+    record["provenance"]["code"]["path"] = f".code/{code.name}"
+    write_json(run.run_json, record)
+    code.mkdir(parents=True)
+    ask(capsys, "clean tiny")
+    write_json(code / "again", {})
+    assert cleaned(capsys, "--restore", "restored") == ["n1"]
+    assert (code / "again").exists()
+
+
 def test_the_newest_copy_of_a_run_and_the_base_of_its_own_sweep_are_restored(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -219,11 +219,12 @@ def test_serial_makes_one_chain_also_where_runs_are_resumed(
     assert [text.startswith("afterany:JOB_OF_n") for text in planned] == [False, True, True]
     ask(capsys, command)
     assert [bool(option(script, "dependency")) for script in take_scripts(slurm)] == [False, True, True]
-    for path in RUNS.glob("tiny/n[24]*/run.json"):
-        journal.revoke(RunDir(path.parent), 0, "cancelled", "in a test")
+    revoked = [RunDir(path.parent) for path in RUNS.glob("tiny/n[24]*/run.json")]
+    for run in revoked:
+        journal.revoke(run, 0, "cancelled", "in a test")
     (job_id,) = [read_json(path)["job_id"] for path in RUNS.glob("tiny/n1*/submissions/0000.receipt.json")]
     slurm.add("squeue", f"echo '{job_id}|PENDING|N/A|None|(null)'")
-    ask(capsys, "resume --cluster slurm --max-running 2 --no-report")
+    ask(capsys, f"resume {revoked[0].name} {revoked[1].name} --cluster slurm --max-running 2 --no-report")
     dependencies = [option(script, "dependency") for script in take_scripts(slurm)]
     assert dependencies == ["", f"afterany:{job_id}"], "the active job of a run that is not resumed counts"
 

@@ -118,7 +118,7 @@ def test_a_mistake_in_the_file_names_its_line(capsys: pytest.CaptureFixture[str]
 
 
 def test_similar_names_are_suggested(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("one/n1", "two/n1", "two/n2-b4"):
+    for name in ("one/n1", "two/n1", "two/n2-b4", "same/same", "same/n8"):
         make_run(Path("runs"), name)
     for command, message in (
         ("show n2-b5", "no run 'n2-b5' in runs; did you mean 'n2-b4'?"),
@@ -130,6 +130,7 @@ def test_similar_names_are_suggested(capsys: pytest.CaptureFixture[str]) -> None
     ):
         assert message in refused(capsys, command)
     assert ask(capsys, "show one").startswith("one/n1\n"), "its only run"
+    assert ask(capsys, "show same").startswith("same/same\n"), "the run of that name, not its sweep"
 
 
 def test_another_or_a_damaged_base_under_the_same_name(capsys: pytest.CaptureFixture[str]) -> None:

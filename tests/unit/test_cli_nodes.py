@@ -8,17 +8,19 @@ from pathlib import Path
 import pytest
 
 from disttrain.errors import ConfigError
-from disttrain.records.json_files import read_json
+from disttrain.records.json_files import read_json, write_json
 from disttrain.records.planned import ExcludedNodes
 from jobs.core import excluded_nodes
 from jobs.core.code_copy import CommandReader
 from jobs.core.excluded_nodes import ExcludedNode
 from jobs.schedulers.slurm.scheduler import script_fields
+from jobs.status.run_state import read_state
 from jobs.submission.before import excluded_nodes_warning
 from jobs.submission.decide import Action
 from jobs.submission.prepare import PreparedRun, batch_of, prepare
 from tests.support.commands import Commands
 from tests.support.jobs import FakeScheduler, FakeSlurm, sweep_plan
+from tests.support.states import make_run
 from tests.support.verbs import RUNS, ask, ask_json, refused
 
 
@@ -141,9 +143,9 @@ def test_nodes_are_excluded_on_the_cluster_that_answers(
     assert "sbatch --exclude=node01,node3 jobs/" in ask(capsys, "nodes")
 
 
-def prepared(scheduler: FakeScheduler, **options: bool) -> PreparedRun:
+def prepared(scheduler: FakeScheduler, action: Action | None = None, **options: bool) -> PreparedRun:
     (plan,) = sweep_plan("a").runs
-    action, code = Action("submit", "demo", "a", "", plan), {"code": {"hash": "c0de", "path": "."}}
+    action, code = action or Action("submit", "demo", "a", "", plan), {"code": {"hash": "c0de", "path": "."}}
     (found,) = prepare([action], scheduler, RUNS, code, CommandReader(RUNS), **options)
     assert isinstance(found, PreparedRun)
     return found
@@ -161,6 +163,13 @@ def test_a_submission_excludes_them_and_records_it() -> None:
     assert "excluded_nodes" not in by_hand.record, "Slurm has already chosen the nodes of this job"
     assert "excluded_nodes" not in prepared(FakeScheduler()).record, "one machine has no other node"
     assert excluded_nodes_warning(RUNS, FakeScheduler()) == []
+
+
+def test_a_resumed_run_forgets_the_nodes_that_it_excluded_before() -> None:
+    run = make_run(RUNS, "demo/a", "failed")
+    write_json(run.run_json, read_json(run.run_json) | {"excluded_nodes": ["n9"]})
+    resumed = Action("retry", "demo", "a", "", None, read_state(run))
+    assert "excluded_nodes" not in prepared(FakeSlurm(), resumed).record
 
 
 def test_a_skipped_pre_flight_is_recorded() -> None:

@@ -49,7 +49,6 @@ def known(state: StateName, **fields: Any) -> RunState:
         (known("lost"), "retry", "retry"),
         (known("lost", attempts_without_progress=3), "blocked", "retry"),
         (known("corrupt"), "blocked", "blocked"),
-        (known("corrupt", config_key=None), "blocked", "blocked"),
         (known("running", journaled=False), "in_progress", "in_progress"),
         (known("done", journaled=False), "up_to_date", "up_to_date"),
         (known("failed", journaled=False), "retry", "blocked"),
@@ -77,6 +76,11 @@ def test_runs_are_matched_by_their_config_then_by_their_name() -> None:
     ):
         (action,) = plan_actions(PLAN, existing, CODE)
         assert (action.kind, action.name) == (kind, name)
+
+
+def test_a_run_without_a_readable_config_is_found_by_its_name() -> None:
+    (action,) = plan_actions(PLAN, [known("corrupt", config_key=None, message="damaged")], CODE)
+    assert (action.kind, action.reason) == ("blocked", "damaged")
 
 
 def test_a_silent_run_is_resumed_only_by_its_name() -> None:
