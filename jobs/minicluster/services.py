@@ -127,6 +127,8 @@ def wait_for(
     deadline = time.monotonic() + _START_LIMIT_S
     while not is_ready():
         if process.poll() is not None:
+            if is_ready():  # by its end, as the installation of the database
+                return
             reason = last_output_line(folder, service, host)
             raise ServiceError(f"{service} exited with {process.returncode}: {reason}")
         if init_protocol.parent_has_ended():

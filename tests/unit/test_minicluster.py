@@ -191,6 +191,13 @@ def test_a_service_that_does_not_start(tmp_path, monkeypatch, command, limit_s, 
         munged.wait()
 
 
+def test_a_process_that_ends_between_two_looks_may_be_ready_by_its_end(tmp_path):
+    process = subprocess.Popen(["true"])
+    process.wait()
+    looks = iter([False, True])
+    services.wait_for("install", process, lambda: next(looks), ClusterFolder(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("printed", "says"), [("failed mount: not permitted", "mount: not permitted"), ("", "ended")]
 )
