@@ -31,7 +31,12 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION"):
         monkeypatch.delenv(name, raising=False)
     urls: list[str] = []
-    monkeypatch.setattr("webbrowser.open", lambda url: urls.append(url) or True)
+
+    def opens(url: str) -> bool:
+        urls.append(url)
+        return True
+
+    monkeypatch.setattr("webbrowser.open", opens)
     return urls
 
 

@@ -38,7 +38,7 @@ def ingest(columns: dict[str, float], *options: str) -> int:
         for step in range(20)
         for rank in range(2 * nodes)
     ]
-    lines = [[*COLUMNS.split(","), *columns], *rows]
+    lines: list[list[object]] = [[*COLUMNS.split(","), *columns], *rows]
     Path("other.csv").write_text("".join(f"{','.join(map(str, line))}\n" for line in lines))
     return submit.main(["ingest", "other.csv", *options])
 

@@ -114,7 +114,7 @@ def test_the_base_is_the_one_that_was_asked_for() -> None:
 def test_a_full_node_and_other_shapes_of_a_size_are_marked() -> None:
     known = runs_of(nodes=(1, 2), gpus_per_node=(4, 8), repeats=1)
     section = section_of(scaling, [changed(run, device="NVIDIA H100") for run in known])
-    lines = [list(line.get_xdata()) for line in section.figures[0].drawn.axes[0].lines]  # type: ignore[arg-type]
+    lines = [list(line.get_xdata()) for line in section.figures[0].drawn.axes[0].lines]
     assert [8, 8] in lines
     assert [4, 8, 16] in lines
     shapes = [(row["size"], row["shape"]) for row in rows_of(section)]
@@ -133,7 +133,7 @@ def test_details_have_what_publications_print() -> None:
     assert (row["ideal"], row["peak_memory_bytes"]) == (pytest.approx(2), 302 * 2**20)
     assert not {"speedup", "efficiency", "messages"} & row.keys(), "opened table; no profiled step"
     lines = section.figures[1].drawn.axes[0].lines
-    assert [0.5] in [list(line.get_ydata()) for line in lines], "utilization beside efficiency"  # type: ignore[arg-type]
+    assert [0.5] in [list(line.get_ydata()) for line in lines], "utilization beside efficiency"
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_batch_sizes_are_compared_within_a_configuration() -> None:
     assert ratios["strategy fsdp", 16].value == pytest.approx(1.7)
     fastest = say("batch_size", "strategy ddp, 2 ranks", 8, 16, ratios["strategy ddp", 16])
     assert section.conclusion == fastest
-    lines = [list(line.get_xdata()) for line in section.figures[0].drawn.axes[0].lines]  # type: ignore[arg-type]
+    lines = [list(line.get_xdata()) for line in section.figures[0].drawn.axes[0].lines]
     assert [line for line in lines if len(line) > 1] == [[8, 16], [8, 16]]
     assert batch_size.build(study_of(nodes=(1, 2), scaling="strong")) is None
 
