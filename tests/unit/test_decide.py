@@ -147,7 +147,7 @@ def test_a_job_that_starts_while_it_is_taken_for_lost_is_left_alone(tmp_path: Pa
         journal.claim(run, 0, process=current_process().as_dict(), job_id=None, code_hash=CODE)
         return dict.fromkeys(job_ids, Job("pending"))
 
-    cluster.poll = start_meanwhile  # type: ignore[method-assign, assignment]
+    cluster.poll = start_meanwhile
     journal.write_holder(run, 0, DEAD)
     assert submitted(tmp_path, cluster) == ["in_progress"]
     assert len(cluster.submitted) == 1
