@@ -132,21 +132,29 @@ def script_file(command: Sequence[str], folder: Path) -> Path | None:
 def find_source(command: Sequence[str], folder: Path) -> Path | None:
     """The folder to copy: that of the git repository, else of the script, or of a module `folder` itself.
 
-    None for an installed module. Raises `ConfigError` as `script_file`.
+    None for an installed module. Raises `ConfigError` as `script_file`, and for a script at the top of a
+    repository that git ignores.
     """
     script = script_file(command, folder)
     if script is None:
         return None
     script = script.resolve()
     top = run_git(script.parent, "rev-parse", "--show-toplevel")
-    if top is not None and run_git(script.parent, "check-ignore", str(script)) is None:
-        return Path(top.rstrip("\n"))
+    if top is not None:
+        repository = Path(top.rstrip("\n"))
+        if run_git(script.parent, "check-ignore", str(script)) is None:
+            return repository
+        if repository == script.parent:
+            raise ConfigError(
+                f"command: git ignores {script.name}, so a copy of {repository} lacks it; "
+                "move it to a folder of its own, or take it out of .gitignore"
+            )
     return folder.resolve() if command[0] == "-m" else script.parent
 
 
 def read_source(source: Path, root: Path) -> CodeContent:
     """The content of a copy of `source`; `root` is the runs folder. Raises `ConfigError` above the limits."""
-    listed = _listed_by_git(source)
+    listed = _listed_by_git(source) if (source / ".git").exists() else None  # a folder that git ignores
     runs = f"{os.path.relpath(root.resolve(), source.resolve())}/"
     files: dict[str, bytes] = {}
     total = 0

@@ -112,7 +112,7 @@ def test_the_script_of_its_report_job_requests_mail_when_it_starts(site, mail, r
     )
     assert re.findall(r"MailType=(\S+)", script) == requested
     if mail == "END,FAIL":
-        golden("report-job.sbatch", script)
+        golden("report-job.txt", script)
 
 
 @pytest.mark.parametrize("name", SHIPPED_NAMES)

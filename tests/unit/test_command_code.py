@@ -53,6 +53,9 @@ def test_of_a_repository_its_tracked_files_and_new_python_files(folder):
     assert find_source(["scripts/new.py"], folder) == find_source(["new.py"], scripts) == folder
     assert find_source(["-m", "scripts.new"], folder) == folder
     assert find_source(["scripts/ignored.py"], folder) == scripts, "git has no copy of it"
+    assert names(scripts) == ["ignored.py", "new.py"]
+    with pytest.raises(ConfigError, match=r"git ignores ignored\.py"):
+        find_source(["ignored.py"], folder)
     tracked = [".gitignore", "conf/a.yaml", "train.py"]
     assert names(folder) == sorted([*tracked, ".hidden/secret.py", "helper.py", "scripts/new.py"])
 
