@@ -284,6 +284,7 @@ def test_factors_name_the_smallest_of_several_ranks() -> None:
     assert section.conclusion == say("smallest_factor", "balance, persistent", balance, "4 ranks")
     assert (base["computation_scaling"], row["transient_balance"].value) == (None, pytest.approx(1))
     assert pop.build(study_of(nodes=(2, 4))) is None, "records of rank 0 alone"
+    assert pop.build(make_study([one_run()])) is None, "one rank"
     section_of(pop, study_of(nodes=(2,), axes=CONFIGURATIONS, repeats=1, all_ranks=True))  # equal factors
 
 
