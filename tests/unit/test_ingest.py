@@ -100,7 +100,7 @@ def test_an_ingested_sweep_is_loaded_with_hosts_phases_and_throughput(tmp_path: 
             "step,rank,step_s,compute_s,comm_transfer_s,samples",
             [
                 f"{step},{rank},1.0,{times},8"
-                for step in range(9)
+                for step in range(20)
                 for rank, times in ((0, "0.6,0.4"), (1, "0.9,0.1"))
             ],
             [],
