@@ -63,12 +63,12 @@ def test_values_of_a_run_are_placeholders_until_it_starts(tmp_path):
         "train.py", '{{"out": "{run_dir}/{lr}"}}', "{{run}}", "{checkpoint_dir} {run} {{{attempt}}}", "{{x}}",
     ]  # fmt: skip
     env = {"OUT": "{run_dir}", "N": "{resources.nodes}", "J": "{{}}"}
-    override = Override("lr", ("{y}",), "--set", axis=True)
+    override = Override("lr", ("{run}",), "--set", axis=True)
     (run,) = expand(Draft({"command": words, "job": {"env": env}}), [override], name="s").runs
     folder = tmp_path / "runs" / "s" / "r"
     config = fill(run.config.as_dict(), RunDir(folder), 3)
     assert config["command"][1:] == [
-        f'{{"out": "{folder}/{{y}}"}}', "{run}", f"{folder}/checkpoints r {{3}}", "{x}",
+        f'{{"out": "{folder}/{{run}}"}}', "{run}", f"{folder}/checkpoints r {{3}}", "{x}",
     ]  # fmt: skip
     assert config["job"]["env"] == {"OUT": str(folder), "N": "1", "J": "{}"}
 
