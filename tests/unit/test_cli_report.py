@@ -57,7 +57,9 @@ def test_the_report_is_of_the_sweep_that_was_submitted_last(capsys: pytest.Captu
         for path in (run.run_json, journal.entry(run, 0).path("intent")):
             os.utime(path, (when, when))
     assert report.newest_sweep(RUNS) == "a"
-    os.utime(journal.entry(RunDir(RUNS / "c/n1"), 0).path("intent"), (9, 9))
+    first, again = (journal.entry(RunDir(RUNS / "c/n1"), number).path("intent") for number in (0, 1))
+    again.write_bytes(first.read_bytes())
+    os.utime(again, (9, 9))
     assert report.newest_sweep(RUNS) == "c", "submitted again, which leaves run.json as it was"
     assert ask(capsys, "report") == "report of c: runs/c/report/report.html\n"
     assert ask_json(capsys, "report b c --out both")["report"]["sweeps"] == ["b", "c"]
