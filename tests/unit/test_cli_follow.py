@@ -18,6 +18,9 @@ import pytest
 import submit
 from disttrain.records.run_directory import RunDir
 from jobs.cli import follow
+from jobs.core import journal, processes
+from jobs.schedulers.local import fifo_queue
+from jobs.schedulers.local.scheduler import ticket_label
 from jobs.status.run_state import RunState, read_runs
 from tests.support.jobs import WITHIN_S
 from tests.support.states import make_run
@@ -33,9 +36,11 @@ UNHURRIED = (
 
 @contextmanager
 def watching(root: Path, *program: str) -> Iterator[Terminal]:
-    """A window in which `submit.py watch` shows a run at work and one that waits."""
+    """A window in which `submit.py watch` shows a run at work and one that waits in the queue."""
     make_run(root, "tiny/n1", "running")
-    make_run(root, "tiny/n2", "queued")
+    waits = make_run(root, "tiny/n2", "submitting")
+    ticket = fifo_queue.take(ticket_label(waits, 0))
+    journal.write_receipt(waits, 0, f"{processes.host()}:{ticket}")
     terminal = Terminal([sys.executable, *program, "watch", "--runs", str(root)], columns=120, rows=20)
     try:
         yield terminal
