@@ -207,9 +207,9 @@ def test_status_show_and_logs_lead_to_the_batch_log(
     squeue(commands)
     sacct(commands, record("7", "FAILED", "127:0"))
     for command in ("status", "show s/a"):
-        shown = ask_json(capsys, f"{command} --runs {tmp_path}")["runs"][0]
+        shown = ask_json(capsys, f"{command} --runs '{tmp_path}'")["runs"][0]
         assert (shown["state"], shown["cause"]) == ("failed", "launch_failed")
         assert shown["message"].endswith(": sh: exec: python: not found")
-    assert f"{run.submissions}/7.log" in ask(capsys, f"show s/a --runs {tmp_path}")
+    assert f"{run.submissions}/7.log" in ask(capsys, f"show s/a --runs '{tmp_path}'")
     for options in ("", " --follow"):
-        assert ask(capsys, f"logs s/a --runs {tmp_path}{options}") == text
+        assert ask(capsys, f"logs s/a --runs '{tmp_path}'{options}") == text

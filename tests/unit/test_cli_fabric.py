@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -126,7 +127,7 @@ def test_standard_input(capsys, monkeypatch):
         ("lint job.sh --nccl 22705", "--nccl: '22705' is not a version such as 2.27.5"),
         ("lint list.yaml", "list.yaml: no variable is set"),
         ("lint binary", "binary: not a text in UTF-8"),
-        ("explain --gpus-per-node 16 --root {root}", "--gpus-per-node: 16, but this node has 8 GPUs"),
+        ("explain --gpus-per-node 16 --root '{root}'", "--gpus-per-node: 16, but this node has 8 GPUs"),
         ("ab NCCL_ALGO", "fabric ab: 'NCCL_ALGO' is not of the form VAR=VALUE"),
         ("ab A=1 --nodes 1", "one rank has no communication"),
         ("ab A=1 --minutes 0", "argument --minutes"),
@@ -139,7 +140,7 @@ def test_bad_input(words, message, capsys, shared_tree):
     Path("list.yaml").write_text("environment:\n  - NCCL_DEBUG=INFO\n")
     Path("binary").write_bytes(b"\xff\xfe")
     Path("empty").mkdir()
-    assert submit.main(["fabric", *words.format(root=shared_tree("ndr")).split()]) == 2
+    assert submit.main(["fabric", *shlex.split(words.format(root=shared_tree("ndr")))]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error: ")

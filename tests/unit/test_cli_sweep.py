@@ -143,7 +143,7 @@ def test_resume_by_auto_keeps_runs_of_this_machine_and_a_named_cluster_takes_the
 
 def test_run_from_a_checkpoint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     start = tmp_path / "runs/other/checkpoints/step-00000010"
-    error = refused(capsys, f"run tiny.yaml --from {start} --dry-run").splitlines()[-1]
+    error = refused(capsys, f"run tiny.yaml --from '{start}' --dry-run").splitlines()[-1]
     assert error.startswith(f"error: checkpoint.start_from={start} does not exist; ")
     start.mkdir(parents=True)
     (start / "manifest.json").touch()

@@ -263,6 +263,7 @@ def test_accounting_names_the_user_behind_a_recorded_cancel(commands: Commands, 
 def test_polled_runs_are_corrected_until_their_files_change(
     commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    others = threading.enumerate()
     monkeypatch.setattr(follow, "QUERY_INTERVAL_S", 0.0)
     run = started(tmp_path)
     write_json(run.progress, {"attempt": 0, "eta_s": 5.0})
@@ -275,7 +276,7 @@ def test_polled_runs_are_corrected_until_their_files_change(
     assert (polled.notice, polled.read()[0].eta_s) == ("", None)
     monkeypatch.setattr(follow, "QUERY_INTERVAL_S", 3600.0)
     for thread in threading.enumerate():
-        if thread is not threading.current_thread():
+        if thread not in others:
             thread.join()
     claim_again(run)
     assert polled.read()[0].state == "running", "the correction was of the start before"
