@@ -1,5 +1,7 @@
 """Chunked cross-entropy: loss and gradients of F.cross_entropy, without the logits of all tokens."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -119,3 +121,11 @@ def test_a_gpt_trains_and_validates_as_with_logits(tied):
 def test_a_model_without_a_loss_of_its_own_is_refused():
     with pytest.raises(ConfigError, match="loss_chunk_tokens=8: Linear"):
         chunk_loss(torch.nn.Linear(2, 2), 8)
+
+
+def test_metrics_of_a_validation_pass():
+    """A loss of 2 ln 2 nats a token is 2 bits, of 4 bytes half a bit a byte."""
+    tally = torch.tensor([20 * math.log(2), 10.0, 4.0], dtype=torch.float64)
+    assert Task("language", bytes_per_token=4.0).metrics(tally)[1] == {"bits_per_byte": pytest.approx(0.5)}
+    assert Task("classification").metrics(tally)[1] == {"accuracy": 0.4}
+    assert Task("regression").metrics(tally) == (pytest.approx(2 * math.log(2)), {})

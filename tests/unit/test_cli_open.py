@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -102,7 +102,10 @@ def test_the_report_opens_in_a_browser_and_a_missing_one_is_written_first(
 def test_a_browser_is_not_opened_where_a_port_is_given(
     sweep: None, opened: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(server: object) -> NoReturn:
+    served: list[str] = []
+
+    def interrupted(server: Any) -> NoReturn:
+        served.append(server.server_address[0])
         raise KeyboardInterrupt
 
     monkeypatch.setattr("http.server.ThreadingHTTPServer.serve_forever", interrupted)
@@ -110,7 +113,7 @@ def test_a_browser_is_not_opened_where_a_port_is_given(
     with socket.create_server((web_page.LOOPBACK, 0)) as server:
         port = server.getsockname()[1]
     assert f"open http://localhost:{port}/report.html" in ask(capsys, f"open a --port {port}")
-    assert opened == []
+    assert (opened, served) == ([], ["127.0.0.1"]), "no other machine reaches the folder"
 
 
 def test_without_a_display_the_report_is_served_until_ctrl_c(sweep: None) -> None:

@@ -40,6 +40,11 @@ def source(tmp_path: Path) -> Path:
     return root
 
 
+def test_a_renamed_file_is_other_code() -> None:
+    one, other = (code_copy.CodeContent("files", {name: b"x = 1"}) for name in ("train.py", "model.py"))
+    assert one.command_hash != other.command_hash
+
+
 def commit(folder: Path) -> None:
     git(folder, "init", "-q")
     git(folder, "add", ".")

@@ -49,6 +49,7 @@ def test_a_hierarchy_needs_several_nodes_of_several_ranks(nodes, ranks, left_out
 def test_the_interval_of_a_median_is_that_of_the_binomial_table(count, ends):
     assert median_interval(range(count)) == ((count - 1) / 2, *(ends or (None, None)))
     assert summary(range(count)).repeats == count
+    assert summary([0.0] * (count - 1) + [9.0]).median_s == 0.0, "one outlier does not move it"
 
 
 def test_the_sizes_end_with_the_largest():

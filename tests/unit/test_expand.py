@@ -68,7 +68,10 @@ def test_repeats_are_outermost_and_shapes_ascend():
     assert sizes == [8], "combinations that are checked"
 
 
-@pytest.mark.parametrize(("repeats", "within", "most"), [("auto:2%", 0.02, 10), ("auto:.5%:100", 0.005, 100)])
+@pytest.mark.parametrize(
+    ("repeats", "within", "most"),
+    [("auto:2%", 0.02, 10), ("auto:.5%:100", 0.005, 100), ("auto:2%:3", 0.02, 3)],
+)
 def test_the_rule_of_automatic_repeats_plans_the_most(repeats, within, most):
     plan = expand(draft(sweep={"repeats": repeats}), name="s")
     assert (plan.repeats.within, plan.repeats.most, len(plan.runs)) == (within, most, most)

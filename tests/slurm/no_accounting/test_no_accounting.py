@@ -33,7 +33,10 @@ def test_a_time_limit_shorter_than_the_run(plain: MiniCluster, tmp_path: Path, r
     assert job.wait_for_end().state == "done"
     records = [job.attempt(attempt.number) for attempt in job.attempts()]
     assert {one["job_id"] for one in records} == {job.id}
-    assert [(one["cause"], one["restart"]) for one in records] == [("deadline", 0), ("finished", 1)]
+    stops = len(records) - 1  # on a busy machine the second start does not end in time either
+    causes = [("deadline", restart) for restart in range(stops)] + [("finished", stops)]
+    assert [(one["cause"], one["restart"]) for one in records] == causes
+    assert stops > 0
     assert records[1]["checkpoint_before"] == first["checkpoint_after"] > QUICK
     assert steps_lost(job.run) == 0
     assert_the_same(job.run, reference)
