@@ -210,7 +210,8 @@ def test_the_options_of_a_shape_are_those_of_the_script_without_names():
     ],
 )
 def test_paths_that_a_script_cannot_contain(of_site, changes, what):
-    made = batch(SHARED / changes.pop("root", "X"), of_site, **changes)
+    options = {name: value for name, value in changes.items() if name != "root"}
+    made = batch(SHARED / changes.get("root", "X"), of_site, **options)
     if what is None:
         render(made)
         return
