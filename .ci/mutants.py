@@ -41,19 +41,18 @@ SENTENCE = re.compile(r"""f?("[^"]* [^"]*"|'[^']* [^']*')""")
 
 
 def main() -> int:
-    """Print survivors and a table by package; 1 if a package is below the aim or a mutant was not run."""
+    """Print survivors and a table by package; 1 if a package is below the aim or nothing ran."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("modules", nargs="*", help="files of the project; default: all")
     parser.add_argument("--since", metavar="COMMIT", help="only functions that changed since then")
-    parser.add_argument("--functions", type=int, metavar="N", help="so many functions a package at random")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--functions", type=int, metavar="N", help="at most N functions of each package")
     asked = parser.parse_args()
     modules = [Path(name) for name in asked.modules] or [
         path.relative_to(ROOT) for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))
     ]
     chosen = [name for path in modules for name in functions(path, asked.since)]
     if asked.functions:
-        chosen = sample(chosen, asked.functions, asked.seed)
+        chosen = sample(chosen, asked.functions)
     if not chosen:
         print("no function to change")
         return 0
@@ -84,9 +83,9 @@ def changed_lines(path: Path, since: str) -> set[int]:
     return {line for start, count in starts for line in range(int(start), int(start) + int(count or 1))}
 
 
-def sample(names: list[str], count: int, seed: int) -> list[str]:
-    """At most `count` names of each package."""
-    shuffled = random.Random(seed).sample(names, len(names))
+def sample(names: list[str], count: int) -> list[str]:
+    """At most `count` names of each package, the same ones each time."""
+    shuffled = random.Random(0).sample(names, len(names))
     by_package: defaultdict[str, list[str]] = defaultdict(list)
     for name in shuffled:
         by_package[name.partition(".")[0]].append(name)
@@ -140,17 +139,16 @@ def copy_tree(paths: list[Path], tests: list[str]) -> None:
         "pytest_add_cli_args": ["-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not slow"],
         "pytest_add_cli_args_test_selection": tests,
     }
-    lines = [
-        line for name, values in settings.items() for line in (f"{name} =", *(f"  {one}" for one in values))
-    ]
-    (COPY / "setup.cfg").write_text("\n".join(["[mutmut]", *lines, ""]))
+    lines = ["[mutmut]"]
+    for name, values in settings.items():
+        lines += [f"{name} =", *(f"  {value}" for value in values)]
+    (COPY / "setup.cfg").write_text("\n".join([*lines, ""]))
 
 
 def report() -> int:
     """Print the survivors and the table of what ran; the exit code."""
-    known = {
-        (entry["function"], entry["change"].strip()) for entry in yaml.safe_load(SURVIVORS.read_text()) or []
-    }
+    listed = yaml.safe_load(SURVIVORS.read_text(encoding="utf-8"))
+    known = {(entry["function"], entry["change"].strip()) for entry in listed}
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for line in mutmut("results", "--all", "true").splitlines():
         name, _, status = line.strip().rpartition(": ")
@@ -195,8 +193,6 @@ def mutmut(*arguments: str, show: bool = False) -> str:
         command, cwd=COPY, stdout=None if show else subprocess.PIPE, text=True, check=not show
     ).stdout
 
-
-SURVIVORS = ROOT / ".ci" / "survivors.yaml"
 
 if __name__ == "__main__":
     sys.exit(main())

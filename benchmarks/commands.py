@@ -128,10 +128,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *COMMANDS])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: all but {', '.join(AFTER)}")
     parser.add_argument("--repeats", type=int, default=5)
     result_record.add_option(parser)
     given = parser.parse_args()
+    if unknown := set(given.names) - set(COMMANDS):
+        parser.error(f"{min(unknown)}: no such command; there are {', '.join(COMMANDS)}")
     raw = {}
     for name in given.names or [each for each in COMMANDS if each not in AFTER]:
         raw[name] = measure(name, given.repeats)
