@@ -54,7 +54,10 @@ def test_by_default_a_training_is_that_of_the_base_and_has_no_price_and_no_deadl
 
 
 def test_the_slower_of_two_configurations_is_dominated() -> None:
-    assert column(section(runs_of(axes=LR, scaling="strong")), "pareto") == [True] * 3 + [False] * 3
+    shown = section(runs_of(axes=LR, scaling="strong"))
+    assert column(shown, "pareto") == [True] * 3 + [False] * 3
+    points = [line for line in shown.figures[0].drawn.axes[0].lines if line.get_marker() in ("o", "s")]
+    assert [point.get_alpha() for point in points] == [None] * 3 + [0.4] * 3, "it stands back"
 
 
 def test_emulated_and_real_runs_do_not_dominate_each_other() -> None:

@@ -66,12 +66,14 @@ def test_points_of_several_curves_stand_beside_each_other() -> None:
     assert shift == pytest.approx([5 * right.figure.dpi / 72, 0])
 
 
-def test_a_point_without_an_interval_is_hollow() -> None:
+def test_a_point_without_an_interval_is_hollow_and_the_ideal_is_dashed() -> None:
     known = [Estimate(100, 90, 110, 3), Estimate(200, 190, 210, 3)]
     figure = throughput(*known, Estimate(300, None, None, 1))
     dots = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
     assert [dot.get_markerfacecolor() == COLOURS["bg"] for dot in dots] == [False, False, True]
     assert [round(y) for _, y in marks(figure, "_")] == [90, 110, 190, 210, 49, 51]
+    (ideal,) = [line for line in figure.axes[0].lines if line.is_dashed()]
+    assert ideal.get_xydata().tolist() == [[1, 100], [4, 400]]
 
 
 def test_an_interval_that_leaves_the_axis_ends_in_an_arrow_and_does_not_widen_it() -> None:
@@ -160,7 +162,7 @@ def test_lines_keep_gaps_dashes_and_keys() -> None:
     figure = lines([run], Axis("step", 0, 3), Axis("loss", 1, 10**5, log=True), legend, emulated=False)
     drawn = svg.inline(figure, "loss", "", "")
     assert drawn.count('data-k="sweep/n2"') == 3  # line, swatch and text of the legend
-    assert "stroke-dasharray" in drawn
+    assert drawn.count("stroke-dasharray") == 2, "the line and its swatch"
     assert "100" in texts(drawn)
 
 

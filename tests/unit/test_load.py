@@ -217,6 +217,9 @@ def test_planned_and_started_runs_have_no_metrics(tmp_path: Path) -> None:
         "started": ("started", "no metrics yet", False),
     }
     assert load_runs([tmp_path / "s"], only=[planned.path])[0].shape == (2, 1)
+    edit(planned.run_json, config={"parallel": {"strategy": "dp"}, "resources": {"gpus_per_node": 4}})
+    (one_rank,) = load_runs([tmp_path / "s"], only=[planned.path])
+    assert (one_rank.shape, one_rank.devices) == ((2, 1), 8)
     for folder, message in (("absent", "no such folder"), ("", "no runs in")):
         with pytest.raises(ConfigError, match=message):
             load_runs([tmp_path / folder])

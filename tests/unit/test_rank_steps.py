@@ -135,6 +135,7 @@ def test_a_rank_that_is_always_slow_is_persistent_loss_and_chance_is_not():
     assert loss.persistent_s == pytest.approx(0.2 * 7 / 8, rel=0.05)
     assert loss.total_s - loss.persistent_s < 0.02
     assert straggler_loss(np.array([[1.0], [3.0]])) == (1.0, 1.0), "of one step the loss is persistent"
+    assert straggler_loss(np.array([[4.0, 2.0], [1.0, 1.0]])) == (1.0, 1.0), "each step chooses for the other"
 
 
 @pytest.mark.parametrize(("ranks", "noise"), [(2, 0.564), (64, 2.377), (512, 3.04)])

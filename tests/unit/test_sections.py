@@ -100,6 +100,8 @@ def test_phases_sum_to_the_step_and_those_too_short_to_show_are_left_out() -> No
         phases = [value.value for name, value in row.items() if name not in ("size", "step_s") and value]
         assert sum(phases) == pytest.approx(row["step_s"].value)
         assert "checkpoint_s" not in row
+    long = section_of(composition, study_of(nodes=(1,), repeats=1, step_s=1.1))  # of phases below 1 s
+    assert long.figures[0].drawn.axes[0].get_xlabel().endswith("(s)")
 
 
 def comm(total_s: dict[str, float]) -> CommSummary:
@@ -273,6 +275,10 @@ def test_goodput_divides_all_time_of_the_runs() -> None:
     assert sum(value.value for name, value in row.items() if name != "size") == pytest.approx(120)
     assert section.conclusion == say("goodput", share.value, 2 * share.value, "queue", 0.5, 2)
     assert goodput.build(make_study([replace(run, usage=None) for run in study.runs])) is None
+    waited, other = study.runs
+    at_once = [start.model_copy(update={"submitted": None}) for start in other.usage.starts]
+    other = replace(other, usage=other.usage.model_copy(update={"starts": at_once}))
+    assert rows_of(section_of(goodput, [waited, other]))[0]["queue_s"].value == pytest.approx(60 / 2)
 
 
 def test_factors_name_the_smallest_of_several_ranks() -> None:
