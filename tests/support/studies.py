@@ -1,16 +1,19 @@
-"""Studies of made-up runs: written and read once for equal options, and varied in memory.
+"""Made-up runs in memory: written and read once for equal options, and varied.
 
-Runs are shared between tests, which change copies: `changed`, `delayed`, `dataclasses.replace`.
+`runs_of` has whole runs, with attempts, GPU-hours and samples, for sections; tests share them and change
+copies: `changed`, `delayed`, `dataclasses.replace`. `run_of` makes a copy that has exact figures alone, for
+what is computed from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -19,12 +22,15 @@ import numpy as np
 from analysis.read.load import load_runs
 from analysis.read.run import Run
 from analysis.report.section import Section
+from analysis.results.curves import Curve, scaling_curves
 from analysis.study import Study, make_study
 from disttrain.config.dotted_keys import get_key
+from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_sweep
 from tests.support.straggler_records import generate, steps_of
 
+STRATEGY, BUCKET = "parallel.strategy", "parallel.ddp.bucket_mb"
 _KNOWN: dict[str, list[Run]] = {}
 
 
@@ -97,6 +103,85 @@ def delayed(run: Run, added_s: np.ndarray, hosts: Sequence[str] = (), **options:
         composition={name: float(measured[name].mean()) for name in PHASES},
         step_time=None,
     )
+
+
+def run_of(
+    nodes: int = 1,
+    gpus: int = 1,
+    repeat: int = 0,
+    *,
+    mean_s: float = 0.1,
+    batch: int = 8,
+    sweep: str = "s",
+    name: str = "",
+    axes: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> Run:
+    """A finished run with these mean steps and `batch` samples of a rank; its node is nobody else's.
+
+    Args:
+        axes: swept keys beside the shape.
+        metrics: other fields of its metrics.
+        fields: other fields of the run.
+    """
+    world, axes = nodes * gpus, dict(axes or {})
+    (whole,) = runs_of(nodes=(world,), repeats=1, all_ranks=True)
+    assert whole.record is not None
+    assert whole.metrics is not None
+    assert whole.step_s is not None
+    scale, rate = mean_s / whole.step_s, batch * world / mean_s
+    values = {
+        "nodes": nodes, "ranks_per_node": gpus, "local_batch_size": batch, "global_batch_size": batch * world,
+        "samples_per_s": rate, "tokens_per_s": 128 * rate, "measured_s": scale * whole.metrics.measured_s,
+        "composition": {key: each and each * scale for key, each in whole.metrics.composition.items()},
+    }  # fmt: skip
+    swept = {"resources.nodes": nodes, "resources.gpus_per_node": gpus, **axes}
+    run = changed(whole, swept, **values | dict(metrics or {}))
+    assert run.record is not None
+    name = name or "-".join([f"n{nodes}x{gpus}", *map(str, axes.values()), f"r{repeat}"])
+    names = {"name": name, "sweep": sweep, "repeat": repeat, "axes": swept}
+    seconds = {key: each * scale for key, each in run.steps.seconds.items()}
+    figures_alone = {"attempts": (), "usage": None, "steps": replace(run.steps, seconds=seconds)}
+    record = run.record.model_copy(update=names)
+    return replace(run, folder=RunDir(Path("/runs") / sweep / name), record=record, **figures_alone | fields)
+
+
+def attempt_of(*hosts: str, **fields: Any) -> Any:
+    """An attempt of a minute on these nodes, of which nothing else is recorded."""
+    values = {
+        "record": SimpleNamespace(nodes=hosts), "span": (0.0, 60.0), "gpus": lambda node: frozenset(),
+        "minicluster": None, "one_machine": False, "preflight": None, "link_rates": {},
+        "line_rate_bytes_per_s": None,
+    }  # fmt: skip
+    return SimpleNamespace(**values | fields)
+
+
+def sweep_of(
+    nodes: Sequence[int] = (1, 2),
+    step_s: Sequence[float] = (0.1, 0.101, 0.099),
+    groups: Sequence[Mapping[str, Any]] = ({},),
+    **options: Any,
+) -> list[Run]:
+    """A repeat for each of `step_s` at each size. Each doubling keeps 0.85 of the throughput of a rank. Each
+    of the `groups` of axes is a tenth slower than the one before."""
+    return [
+        run_of(
+            count,
+            repeat=repeat,
+            axes=axes,
+            mean_s=mean_s * 0.85 ** -np.log2(count) * (1 + group / 10),
+            **options,
+        )
+        for group, axes in enumerate(groups)
+        for count in nodes
+        for repeat, mean_s in enumerate(step_s)
+    ]
+
+
+def curves_of(*args: Any, **options: Any) -> list[Curve]:
+    """Curves of `sweep_of`."""
+    return scaling_curves(sweep_of(*args, **options))
 
 
 def section_of(module: Any, study: Study | Sequence[Run]) -> Section:

@@ -15,7 +15,7 @@ from analysis.stats.estimates import Estimate
 from analysis.study import make_study
 from disttrain.config.config_tree import config_fields
 from disttrain.records.steps import PHASES
-from tests.support.runs_in_memory import BUCKET, attempt_of, curves_of, run_of
+from tests.support.studies import BUCKET, attempt_of, curves_of, run_of
 
 SHARE = Estimate(0.2, 0.1, 0.3, 3)
 ROWS = [(topic, option) for topic in TOPICS for option in topic.options]

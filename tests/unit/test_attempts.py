@@ -16,7 +16,7 @@ from jobs.checks.finding import Finding
 from jobs.checks.node_checks import verdict_record
 from tests.support.fake_runs import NODE, fake_run
 from tests.support.link_rates import record_rates
-from tests.support.runs_in_memory import attempt_of, run_of
+from tests.support.studies import attempt_of, run_of
 
 
 def node(*speeds: tuple[int | None, str | None], **rates: bool | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from analysis.study import Study, make_study
 from disttrain.records.planned import Code, Ingested
 from tests.support.fake_runs import with_metrics
 from tests.support.golden import golden
-from tests.support.runs_in_memory import attempt_of, run_of, sweep_of
+from tests.support.studies import attempt_of, run_of, sweep_of
 
 NOTE, WARNING, GRAVE = Gravity
 NO_RATIO = {"headline", "cost ranking"}

@@ -12,7 +12,7 @@ from analysis.results.curves import Point
 from analysis.results.phases import TRANSFER, WAIT
 from analysis.study import Study, make_study
 from disttrain.records.communication import CollectiveSummary, CommSummary
-from tests.support.runs_in_memory import BUCKET, attempt_of, run_of
+from tests.support.studies import BUCKET, attempt_of, run_of
 
 BYTES = 16 * 2**20
 TRANSFER_S = 0.02

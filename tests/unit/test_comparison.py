@@ -24,7 +24,7 @@ from disttrain.records.planned import AutoRepeats, Ingested
 from disttrain.records.run_directory import RunDir
 from tests.support.fake_runs import fake_run
 from tests.support.golden import golden
-from tests.support.runs_in_memory import BUCKET, STRATEGY, curves_of, run_of, study_of, sweep_of
+from tests.support.studies import BUCKET, STRATEGY, curves_of, run_of, sweep_of
 
 SLOW, FAST = (0.1000, 0.1003, 0.0997), (0.0900, 0.0902, 0.0898)
 RATE = "optim.lr"
@@ -220,13 +220,13 @@ def test_the_section_compares_with_the_other_sweep(tmp_path: Path) -> None:
 def test_the_section_of_configurations_compares_the_fastest_and_explains_what_was_swept() -> None:
     groups = [{BUCKET: size} for size in (4, 32)]
     for step_s, verdict in ((SLOW, ("faster", "")), ((0.1,), ("unsettled", "one repeat"))):
-        section = configurations.build(study_of((1, 2), step_s, groups))
+        section = configurations.build(make_study(sweep_of((1, 2), step_s, groups)))
         assert section is not None
         rows = [row[-3:] for row in section.tables[0].rows]
         assert [tuple(row[1:]) for row in rows] == [verdict] * 2
         assert [row[0].value for row in rows] == pytest.approx([1.1] * 2)
         assert [text.partition(":")[0] for text in section.paragraphs] == [BUCKET]
-    assert configurations.build(study_of()) is None
+    assert configurations.build(make_study(sweep_of())) is None
 
 
 def test_sentences_of_comparisons() -> None:

@@ -22,7 +22,7 @@ from analysis.results.cost import (
 from analysis.stats.estimates import Estimate, on_basis
 from disttrain.errors import ConfigError
 from tests.support.fake_runs import with_metrics
-from tests.support.runs_in_memory import BUCKET, curves_of
+from tests.support.studies import BUCKET, curves_of
 
 PRICES = PriceList(currency="EUR", device_hour={"cpu": 3.0}, grid_g_per_kwh=360)
 

@@ -10,7 +10,7 @@ from analysis.results.curves import Curve, scaling_curves
 from analysis.stats.estimates import Estimate
 from disttrain.errors import ConfigError
 from disttrain.records.steps import PHASES
-from tests.support.runs_in_memory import BUCKET, STRATEGY, curves_of, run_of, sweep_of
+from tests.support.studies import BUCKET, STRATEGY, curves_of, run_of, sweep_of
 
 
 def of_gpus(*shapes: tuple[int, int], base: str | None = None, **metrics: Any) -> Curve:

@@ -17,8 +17,8 @@ from analysis.read.samples import Samples
 from analysis.results.goodput import CLASSES, JobClass, JobTime, account, job_time
 from analysis.study import make_study
 from disttrain.records.gpu_hours import StartGpuHours, summed
-from tests.support.runs_in_memory import attempt_of, run_of
 from tests.support.straggler_records import steps_of
+from tests.support.studies import attempt_of, run_of
 
 START = datetime(2026, 1, 2, 3, 0, tzinfo=UTC).timestamp()
 CLASSES_OF_JOB = {

@@ -30,8 +30,8 @@ from analysis.results.phases import WAIT, Part, Phases, losses, partition
 from analysis.stats.estimates import Estimate
 from analysis.study import make_study
 from disttrain.records.steps import PHASES
-from tests.support.runs_in_memory import BUCKET, attempt_of, run_of, study_of
 from tests.support.straggler_records import delays, generate, steps_of
+from tests.support.studies import BUCKET, attempt_of, run_of, sweep_of
 
 
 def times(repeats: int = 3, **phases: float) -> Phases:
@@ -129,7 +129,7 @@ def test_a_gain_is_negative_and_small_parts_are_not_shown() -> None:
 
 
 def test_sizes_have_waterfalls_where_they_and_the_base_of_their_curve_were_measured() -> None:
-    study = study_of((1, 2, 4), groups=[{BUCKET: 4}, {BUCKET: 32}])
+    study = make_study(sweep_of((1, 2, 4), groups=[{BUCKET: 4}, {BUCKET: 32}]))
     fast, slow = study.curves
 
     def shown(curve: Any) -> list[tuple[str, int]]:

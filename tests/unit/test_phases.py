@@ -17,7 +17,7 @@ from analysis.results.curves import loss_by_phase, scaling_curves
 from analysis.results.phases import TRANSFER, WAIT, Phases, losses, partition
 from analysis.step_statistics import step_statistics
 from disttrain.records.steps import PHASES
-from tests.support.runs_in_memory import sweep_of
+from tests.support.studies import sweep_of
 
 SECONDS = st.floats(0.0, 10.0)
 

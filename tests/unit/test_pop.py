@@ -16,9 +16,9 @@ from analysis.results.pop import EFFICIENCY, FACTORS, SCALING, chain, curve_fact
 from analysis.results.rank_steps import straggler_loss
 from analysis.stats.estimates import Estimate, Floats
 from disttrain.records.steps import PHASES
-from tests.support.runs_in_memory import run_of
 from tests.support.step_series import ar1
 from tests.support.straggler_records import delays, generate, steps_of
+from tests.support.studies import run_of
 
 
 @st.composite

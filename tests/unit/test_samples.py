@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from analysis.read.load import load_runs
 from analysis.read.samples import Samples, other_load, step_at, utilization_by_step
 from tests.support.fake_runs import edit, fake_run, write_lines
-from tests.support.runs_in_memory import run_of
+from tests.support.studies import run_of
 
 SPAN = st.floats(0.01, 100)
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from analysis.results.curves import scaling_curves
 from analysis.stats.stationarity import BATCH, mser5, stationarity
 from analysis.step_statistics import step_statistics
-from tests.support.runs_in_memory import run_of, study_of, sweep_of
+from analysis.study import make_study
 from tests.support.step_series import autocorrelated
+from tests.support.studies import run_of, sweep_of
 
 SIMULATIONS = 100
 Floats = np.ndarray
@@ -142,7 +143,7 @@ def test_statistics_are_those_of_included_runs_with_step_records() -> None:
 
 
 def test_the_leading_curve_is_the_fastest_at_its_largest_size() -> None:
-    study = study_of((1, 2), groups=[{"optim.lr": 0.1}, {"optim.lr": 0.2}])
+    study = make_study(sweep_of((1, 2), groups=[{"optim.lr": 0.1}, {"optim.lr": 0.2}]))
     slow_first = replace(study.curves[1], points=(study.curves[0].points[0], study.curves[1].points[1]))
     small = replace(study.curves[0], points=(study.curves[1].points[0], study.curves[0].points[1]))
     assert replace(study, curves=[slow_first, small]).leading_curve is small
