@@ -71,7 +71,7 @@ def report(folder: Path, sizes: list[tuple[int, int]], repeats: int, steps: int)
         for repeat in range(repeats):
             run = folder / "sweep" / f"n{nodes}-r{repeat}"
             fake_run(run, nodes=nodes, gpus_per_node=ranks, repeat=repeat, steps=steps, all_ranks=True)
-    return ["report", str(folder / "sweep")]
+    return ["report", "sweep", "--runs", str(folder)]
 
 
 COMMANDS: dict[str, Callable[[Path], list[str]]] = {

@@ -35,7 +35,7 @@ from typing import Any
 from scipy import stats
 
 from benchmarks import result_record, trainer_turns
-from benchmarks.trainer_turns import CASES, STEPS_OF_TURN, STRATEGIES
+from benchmarks.trainer_turns import CASES, STRATEGIES
 
 PEERS = ("bare", "fabric", "accelerate")
 _PACKAGES = {"fabric": "lightning", "accelerate": "accelerate"}
@@ -134,19 +134,29 @@ def mean_interval(values: list[float]) -> tuple[float, float]:
     return mean - half, mean + half
 
 
-def main() -> int:
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"{', '.join(CASES)}; default: strategies")
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
-    parser.add_argument("--size", choices=STEPS_OF_TURN, default="100-ms", help="of the step of the GPT")
+    parser.add_argument(
+        "--size", choices=("100-ms", "short"), default="100-ms", help="of the step of the GPT"
+    )
     parser.add_argument("--launches", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=60, help="turns of each side in a launch")
     parser.add_argument("--ranks", type=int, default=2, help="of ddp and fsdp")
     parser.add_argument("--gc-ranks", type=int, default=1, help="of gc_every: with DDP on several")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cpu")
+    parser.add_argument(
+        "--tiny", action="store_const", dest="size", const="tiny", help="sizes for a test of this program"
+    )
     result_record.add_option(parser)
+    return parser
+
+
+def main() -> int:
+    parser = build_parser()
     arguments = parser.parse_args()
     if unknown := set(arguments.cases) - set(CASES):
         parser.error(f"{min(unknown)}: no such case; there are {', '.join(CASES)}")

@@ -61,8 +61,8 @@ SIZES = {
     "short": ({"layers": 1, "width": 4, "heads": 1}, {"vocab": 4, "seq_len": 4}),
     "tiny": ({"layers": 1, "width": 16, "heads": 2}, {"vocab": 32, "seq_len": 8}),
 }
-"""Model and data: a step of some 100 ms on a CPU, 124 M parameters on a GPU, and a step that consists of what
-frameworks do themselves."""
+"""Model and data: a step of some 100 ms on a CPU, 124 M parameters on a GPU, a step that consists of what
+frameworks do themselves, on batches in memory, and one for a test."""
 
 
 def config_of(strategy: str, device: str, steps: int, size: str) -> Config:
@@ -81,10 +81,13 @@ def config_of(strategy: str, device: str, steps: int, size: str) -> Config:
 
 
 class Given:
-    """Inputs of every loop: the same initial weights, batches, optimizer and wrapping."""
+    """Inputs of every loop: the same initial weights, batches, optimizer and wrapping.
 
-    def __init__(self, config: Config, world: World) -> None:
-        self.config, self.world = config, world
+    `in_memory`: a few batches that are there before the first step, for the trainer, too.
+    """
+
+    def __init__(self, config: Config, world: World, in_memory: bool = False) -> None:
+        self.config, self.world, self.in_memory = config, world, in_memory
         self.source: Source = build_source(config.data)
 
     def model(self) -> nn.Module:
@@ -113,7 +116,8 @@ class Given:
         size = int(self.config.train.local_batch_size or 1)
         order = _order(size, self.world.rank, self.world.size)
         pinned = self.world.device.type == "cuda"
-        return iter(DataLoader(self.source.train, batch_sampler=order, pin_memory=pinned))
+        loaded = iter(DataLoader(self.source.train, batch_sampler=order, pin_memory=pinned))
+        return itertools.cycle(list(itertools.islice(loaded, 16))) if self.in_memory else loaded
 
     def loop(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, backward: Callable[[Tensor], Any]
@@ -192,7 +196,7 @@ def accelerate(given: Given) -> Turn:
 
 def disttrain(given: Given, folder: Path) -> Turn:
     trainer = begin(given.config, RunOutput.of_job(folder, 0), given.world)
-    batches = batches_of(trainer)
+    batches = given.batches() if given.in_memory else batches_of(trainer)
 
     def turn(steps: int) -> None:
         if trainer.steps_done:
@@ -329,7 +333,7 @@ def launch(
     with tempfile.TemporaryDirectory() as folder, open_world(config) as world:
         if strategy == "fsdp":
             ensure_group(world)
-        given = Given(config, world)
+        given = Given(config, world, in_memory=size == "short")
         turns = sides(case, peers, given, Path(folder), seed, size == "tiny")
         seconds = measure(turns, world, rounds, steps, seed)
         samples = (config.train.local_batch_size or 1) * world.size * steps

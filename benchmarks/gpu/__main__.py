@@ -82,7 +82,7 @@ PARTS = (
     training("profile", 45),
     training("ddp-shared", 60, ranks=2),
     training("resnet50", 75),
-    Part("overhead", 75, "-m benchmarks.trainer --strategies single --peers bare --launches 2 --rounds 10"),
+    Part("overhead", 75, "-m benchmarks.trainer single --peers bare --launches 2 --rounds 10"),
     training("gpt2-124m", 110),
     training("gpt-1.3b", 110),
 )

@@ -105,6 +105,13 @@ def test_parts_on_several_gpus_run_if_named_or_given_time(
     assert started == expected
 
 
+def test_the_part_on_overhead_gives_the_trainer_s_benchmark_options_that_it_has() -> None:
+    (part,) = [part for part in PARTS if part.name == "overhead"]
+    words = part.command("cpu", True, Path())[3:]
+    given = trainer.build_parser().parse_args(words)
+    assert (given.cases, given.peers, given.device, given.size) == (["single"], ["bare"], "cpu", "tiny")
+
+
 def test_the_turns_of_the_trainer_and_a_bare_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[BackgroundWriter] = []
     monkeypatch.setattr(BackgroundWriter, "wait", lambda writer: waits.append(writer))
