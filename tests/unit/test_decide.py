@@ -57,7 +57,8 @@ def known(state: StateName, **fields: Any) -> RunState:
     ],
 )
 def test_what_is_done_about_a_run(state: RunState, planned: str, resumed: str) -> None:
-    (plan,), (resume,) = plan_actions(PLAN, [state], CODE), resume_actions([state], CODE)
+    named = set() if state.silent else {state.run.path}
+    (plan,), (resume,) = plan_actions(PLAN, [state], CODE), resume_actions([state], CODE, named)
     assert (plan.kind, resume.kind, plan.from_scratch) == (planned, resumed, False)
     assert plan.reason
     (plan,) = plan_actions(PLAN, [state], CODE, from_scratch=True)

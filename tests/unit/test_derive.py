@@ -52,7 +52,7 @@ def pair(name: str) -> dict[str, str]:
 )  # fmt: skip
 def test_two_nodes(kind, arguments, expected, fabric_of):
     """Values that hold: the derived ones, and those of the user."""
-    fabric = fabric_of(kind)
+    arguments, fabric = dict(arguments), fabric_of(kind)
     fabric = replace(fabric, software=arguments.pop("software", fabric.software))
     derived = {each.name: each.value for each in derive(fabric, 2, 1, **arguments)}
     values = derived | arguments.get("given", {})

@@ -60,6 +60,8 @@ SWITCH = (2, "00000000:C5:00.0")
         ([SWITCH] * 18, [SWITCH] * 17 + [(2, "")], 50, "NV17", [(18, 18), (17, 18)], True),
         ([(0, ADDRESSES[1])] * 4, [(0, ADDRESSES[0])] * 4, 50, "NV4", [(4, 4)] * 2, False),
         ([], [], 10, "PIX", [(None, None)] * 2, None),
+        ([], [], 30, "PHB", [(None, None)] * 2, None),
+        ([], [], 40, "NODE", [(None, None)] * 2, None),
         ([], [], 77, "SYS", [(None, None)] * 2, None),
     ],
 )

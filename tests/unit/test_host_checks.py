@@ -86,6 +86,8 @@ def test_the_evidence_is_part_of_a_problem():
     [
         ({}, []),
         ({"python_version": "3.11.2"}, ["warning python.other_version"]),
+        ({"packages": PACKAGES | {"torch": None}}, ["error python.packages", "warning python.other_version"]),
+        ({"remove_ipc": True}, ["warning host.remove_ipc"]),
         ({"time": 98.0}, ["warning node.clock"]),
         ({"time": 122.0}, ["warning node.clock"]),
         ({"time": 119.0}, []),  # within the job, which took 20 s

@@ -102,8 +102,8 @@ def test_free_space_is_that_of_a_user(fabric_of, collected, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(("first_part_s", "mib"), [(0.1, 16), (0.6, 1)])
-def test_rates_of_storage(first_part_s, mib, fabric_of, collected, tmp_path, monkeypatch):
-    """Slow storage gets a smaller file, and only the first nodes measure it. No file is left."""
+def test_rates_of_storage(first_part_s, mib, tmp_path, monkeypatch):
+    """Slow storage gets a smaller file. No file is left."""
     times = [0.0, first_part_s, *([0.2, 0.4] if mib > 1 else []), 1.0, 1.2]
     monkeypatch.setattr(time, "perf_counter", iter(times).__next__)
     write_s = 0.4 if mib > 1 else first_part_s
@@ -193,6 +193,15 @@ def test_nvlink_between_gpus(paths, capabilities, nvlinks, expected):
     assert nvlink(reading, count) == expected
     assert nvlink(reading, 1) is None
     assert nvlink(reading, 9) is None, "more ranks than GPUs that NVML lists"
+
+
+def test_a_child_that_cannot_be_killed_is_not_waited_for(monkeypatch):
+    with subprocess.Popen(["sleep", "60"]) as process:
+        monkeypatch.setattr(process, "kill", lambda: None)
+        child_process.end([process], within_s=0.1)
+        is_alive = process.poll() is None
+        process.terminate()
+    assert is_alive
 
 
 def test_the_output_of_a_child_and_its_failures():

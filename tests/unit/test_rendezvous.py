@@ -30,6 +30,8 @@ def test_only_torchrun_can_take_a_reserved_port():
             rendezvous.reserve_port(range(port, port + 1))
         with socket.create_server(("", port)) as store:  # sets SO_REUSEADDR, as torchrun's store does
             assert store.getsockname()[1] == port
+    with rendezvous.reserve_port(range(port, port + 1)) as again:  # the only free one
+        assert again.getsockname()[1] == port
 
 
 def test_a_taken_port_is_skipped():
