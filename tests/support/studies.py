@@ -133,7 +133,8 @@ def run_of(
     scale, rate = mean_s / whole.step_s, batch * world / mean_s
     values = {
         "nodes": nodes, "ranks_per_node": gpus, "local_batch_size": batch, "global_batch_size": batch * world,
-        "samples_per_s": rate, "tokens_per_s": 128 * rate, "measured_s": mean_s * whole.metrics.measured_steps,
+        "samples_per_s": rate, "tokens_per_s": 128 * rate,
+        "measured_s": mean_s * whole.metrics.measured_steps,
         "composition": {key: each and each * scale for key, each in whole.metrics.composition.items()},
     }  # fmt: skip
     swept = {"resources.nodes": nodes, "resources.gpus_per_node": gpus, **axes}

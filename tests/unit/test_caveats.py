@@ -190,6 +190,7 @@ def test_each_caveat_is_one_short_sentence() -> None:
         ("implausible", lambda: [run_of(), run_of(2, mean_s=0.096)], None),
         ("implausible", lambda: sweep_of((1, 2), (0.1, 0.101, 0.099)), None),
         ("two groups", lambda: sweep_of((1, 2), (0.1, 0.11, 0.12, 0.13)), None),
+        ("equal repeats", lambda: sweep_of(step_s=(0.1, 0.1 + 1e-8)), None),
     ],
 )
 def test_what_does_not_matter_is_no_caveat_and_what_matters_more_weighs_more(kind, make, gravity) -> None:

@@ -18,7 +18,7 @@ from jobs.cli import report
 from jobs.core import journal
 from jobs.schedulers.interface import SubmitError
 from jobs.status.run_folders import annotate
-from tests.support.fake_runs import fake_sweep
+from tests.support.fake_runs import fake_run, fake_sweep
 from tests.support.jobs import FakeScheduler, FakeSlurm
 from tests.support.states import make_run, on_slurm
 from tests.support.verbs import RUNS, ask, ask_json, end
@@ -97,7 +97,8 @@ def test_cancelled_runs_are_cancelled_in_the_report(
 
 def test_bad_input_writes_nothing(refused: list[tuple[str, str]]) -> None:
     fake_sweep(RUNS, "a", nodes=(1,), repeats=1)
-    with_warning(fake_sweep(RUNS, "b", nodes=(1,), repeats=1), "n1x1-r0")
+    fake_run(RUNS / "b" / "failed", end="failed")
+    with_warning(fake_sweep(RUNS, "b", nodes=(1,), repeats=1), "n1x1-r0", "failed")
     Path("file").write_text("")
     left = (
         "--reject-warned: no run is left of 1 finished ones, such as b/n1x1-r0: rejected for its pre-flight"

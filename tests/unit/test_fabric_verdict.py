@@ -64,6 +64,11 @@ PROBLEMS = {
     "nearly even": (twice(adapter("mlx5_0/1", 100), adapter("mlx5_1/1", 85)), "unknown", {}),
     "shared memory": ([node(0, nccl=nccl_log("2.30.7-shared-memory"))], "SHM", {"shared-memory": "note"}),
     "peer access": ([node(0, nccl=nccl_log("2.25.1-nvlink"))], "P2P", {}),
+    "another interface without any adapter": (
+        twice(interface("eth1", 1, expected=True), interface("eth0", 900), log=WITHIN),
+        "P2P",
+        {"interface": "problem"},
+    ),
     "one log": ([node(0, nccl=IB), node(1)], "NET/IB", {}),
 }
 
@@ -100,6 +105,7 @@ def test_findings_on_nccl_decide_with_problems_first(case) -> None:
 def test_gloo_is_judged_by_the_traffic_of_its_interface(links, verdict, severity) -> None:
     found = judge("gloo", twice(*links))
     assert (found.verdict, found.transport) == (verdict, "gloo over eth1")
+    assert verdict != "as_expected" or "eth1" in found.conclusion
     assert {each.code: each.severity for each in found.findings} == (
         {"interface": severity} if severity else {}
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import random
@@ -207,7 +208,9 @@ def test_no_corrupt_value_of_a_record_ends_the_study(tmp_path: Path) -> None:
         assert all(np.allclose(values, truth[run], rtol=0.1) for run, values in included.items())
 
 
-def test_planned_and_started_runs_have_no_metrics(tmp_path: Path) -> None:
+def test_planned_and_started_runs_have_no_metrics_and_no_runs_are_refused(
+    tmp_path: Path,
+) -> None:
     planned = fake_run(tmp_path / "s" / "planned", nodes=2, end="planned")
     started = fake_run(tmp_path / "s" / "started", end="running")
     started.metrics.unlink()
@@ -223,6 +226,7 @@ def test_planned_and_started_runs_have_no_metrics(tmp_path: Path) -> None:
     for folder, message in (("absent", "no such folder"), ("", "no runs in")):
         with pytest.raises(ConfigError, match=message):
             load_runs([tmp_path / folder])
+    assert gc.isenabled()
 
 
 def test_what_a_scheduler_knows_counts_before_the_files_but_not_before_a_recorded_failure(

@@ -173,7 +173,7 @@ def test_waiting_is_for_ranks_that_are_always_slow_or_late_in_turn() -> None:
         assert WAIT in [part.name for part in shown.whole]
 
 
-def causes_of(base: Run, *repeats: Run, **metrics: Any) -> list[Cause]:
+def causes_of(base: Run, *repeats: Run) -> list[Cause]:
     """Causes of compute that the size of these repeats loses."""
     (curve,) = (study := make_study([base, *repeats])).curves
     return compute_causes(study, curve, curve.points[-1])
