@@ -202,6 +202,16 @@ def test_a_start_that_was_replaced_during_the_requeue_stops_trying(node):
     assert read_json(attempt.record)["message"] is None, "it is not recorded as a requeue that was refused"
 
 
+def test_a_start_that_was_replaced_while_it_ran_closes_nothing(node, run):
+    def launched(attempt: Attempt) -> TorchrunResult:
+        start(node, restart=1)
+        peers.record_node_exit(attempt, 1, 1)
+        return FAILED
+
+    code, record = run(launched)
+    assert (code, record["cause"], node.run.failed.exists()) == (EXIT_DO_NOT_REQUEUE, "lost", False)
+
+
 @pytest.mark.parametrize("requeued", [True, False])
 def test_the_next_start_is_delayed_and_may_use_nodes_that_failed_before(requeued, node):
     """Node b failed before the newest checkpoint. The scheduler may have requeued the job by itself."""
@@ -238,6 +248,12 @@ def test_a_node_without_an_attempt_of_its_start_trains_nothing(restart, job_id, 
     if restart is not None:
         start(node, restart, job_id)
     assert run(OK, other(node)) == (code, {})
+
+
+@pytest.mark.parametrize(("cause", "code"), [("finished", EXIT_DONE), ("lost", EXIT_DO_NOT_REQUEUE)])
+def test_all_nodes_of_a_revoked_start_exit_alike(cause, code, node, run):
+    assert journal.revoke(node.run, 0, cause, "")
+    assert [run(OK, each) for each in (node, other(node))] == [(code, {})] * 2
 
 
 @pytest.mark.parametrize("closes", [True, False])

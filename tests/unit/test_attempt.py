@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,7 +15,15 @@ from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.core import attempt as attempts
 from jobs.core import journal, requeue_policy
-from jobs.core.attempt import DoNotRestart, close_attempt, failed_hosts, is_current, open_attempt
+from jobs.core.attempt import (
+    DoNotRestart,
+    close_attempt,
+    failed_hosts,
+    is_current,
+    open_attempt,
+    record_requeue_failure,
+)
+from jobs.status.outcome import unrecorded_outcome
 from tests.support.jobs import FakeScheduler, submit, sweep_plan
 
 
@@ -123,6 +134,17 @@ def test_nodes_at_fault_in_the_preflight_permit_a_requeue_without_them(run, at_f
     write_json(attempt.preflight, {"message": "slow link", "at_fault": at_fault})
     status = close_attempt(run, attempt, {0: 69, 1: 69}, can_requeue=True)
     assert (status.cause, status.decision.requeue) == ("preflight_failed", bool(at_fault))
+
+
+def test_an_end_that_the_disk_has_no_room_for_is_requeued_and_known_by_the_name_of_a_file(run, monkeypatch):
+    attempt = begin(run)
+    full = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+    monkeypatch.setattr(attempts, "write_json", Mock(side_effect=full))
+    status = close_attempt(run, attempt, {0: 1}, external_cause="preempted", can_requeue=True)
+    assert (status.cause, status.decision.requeue) == ("preempted", True)
+    assert str(status.message).endswith("not recorded: the disk quota is used up")
+    record_requeue_failure(run, attempt)
+    assert (unrecorded_outcome(run, attempt.number) or {})["cause"] == "preempted"
 
 
 def test_a_new_submission_closes_the_attempts_that_nobody_closed(run):

@@ -108,8 +108,8 @@ def without_end(root: Path) -> RunDir:
         (cancelled, NOT_FOUND, "failed cancelled claimed retryable", BY_ALICE),
         (cancelled, OOM, "failed cancelled claimed retryable", BY_ALICE),
         (requeued, SET_UP, "queued claimed", LEFT),  # the start before, which is ending
-        (requeued, Job("running", started=2e9), "starting claimed before_agents", LEFT),
-        (without_end, Job("running", started=2e9), "queued claimed", LEFT),
+        (requeued, Job("running", started=9e9), "starting claimed before_agents", LEFT),
+        (without_end, Job("running", started=9e9), "queued claimed", LEFT),
         (requeued, PENDING, "queued claimed", LEFT),
         (requeued, CANCELLED, "failed cancelled claimed retryable", f"m ({LEFT})"),
         (requeued, NODE_FAILED, "failed lost claimed retryable", f"m ({LEFT})"),
