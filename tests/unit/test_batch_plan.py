@@ -1,6 +1,4 @@
-"""Batch sizes along a sweep, and the strategy of a run before its job and on its ranks."""
-
-import math
+"""Batch sizes along a sweep, and the strategy of a run before its job."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +7,6 @@ from hypothesis import strategies as st
 from disttrain.config.auto_strategy import allowed, choose_strategy, planned_strategy
 from disttrain.config.batch_plan import BatchPlan, plan_batch, scale_batch
 from disttrain.config.config_tree import Config
-from disttrain.engine.memory_estimate import MemoryEstimate, choose_that_fits
 from disttrain.errors import ConfigError
 
 sizes, ranks, accumulations = st.integers(1, 64), st.integers(1, 16), st.integers(1, 8)
@@ -108,26 +105,3 @@ def test_the_strategy_before_the_job(config, planned):
 def test_one_process_cannot_be_several_ranks(strategy):
     with pytest.raises(ConfigError, match=f"strategy={strategy} needs 1 rank, not 4"):
         choose_strategy(strategy, 4)
-
-
-@pytest.mark.parametrize(
-    ("device_gib", "chosen"), [(7, "ddp"), (6.4, "hsdp"), (4.3, "fsdp"), (2, "fsdp"), (math.inf, "ddp")]
-)
-def test_ranks_choose_the_first_strategy_whose_memory_fits(device_gib, chosen):
-    gib = 2**30
-
-    def estimate(strategy, ranks):
-        """1 GiB of weights: 4 + 2 GiB whole, of which the ranks share the 4."""
-        weights = gib // ranks
-        return MemoryEstimate(strategy, 8, weights, weights, 2 * weights, 0, 2 * gib, 4 * weights + 2 * gib)
-
-    estimates = [estimate(*each) for each in (("ddp", 1), ("hsdp", 2), ("fsdp", 8))]
-    strategy, reason = choose_that_fits(estimates, device_gib * gib)
-    assert strategy == chosen
-    assert "ddp needs 6.0 GiB = weights 1.0 GiB" in reason
-    assert ("nothing fits" in reason, "unknown" in reason) == (device_gib == 2, device_gib == math.inf)
-
-
-def test_a_model_whose_memory_cannot_be_estimated_takes_the_first():
-    strategy, reason = choose_that_fits(map(int, "x"), 1.0)
-    assert (strategy, "ValueError" in reason) == ("ddp", True)

@@ -108,25 +108,26 @@ def test_nothing_predicted_beyond_the_budget_is_tried(fixed, slope, budget):
 
 
 @pytest.mark.parametrize(
-    ("machine", "budget", "options", "size", "tried"),
+    ("made_with", "budget", "options", "size", "tried"),
     [
         (
-            Machine(0, 1, saturation=16),
+            (0, 1, 16),
             10**6,
             {},
             16,
             [1, 2, 4, 8, 16, 32, 64],
         ),  # no gain at two sizes: enough
-        (Machine(0, 1), 1000, {"multiple": 96}, 96, None),
-        (Machine(0, 1), 95, {"multiple": 96}, 48, None),
-        (Machine(0, 1), 30, {"multiple": 96}, 24, None),
-        (Machine(0, 1), 10**6, {"limit": 100}, 96, None),
-        (Machine(0, 1), 10**6, {"limit": 4, "smallest": 2}, 4, [2, 4]),
-        (Machine(2000, 1), 1000, {"limit": 64}, None, [1]),
-        (Machine(0, 1), 1000, {"limit": 1, "smallest": 2}, None, []),
+        ((0, 1), 1000, {"multiple": 96}, 96, None),
+        ((0, 1), 95, {"multiple": 96}, 48, None),
+        ((0, 1), 30, {"multiple": 96}, 24, None),
+        ((0, 1), 10**6, {"limit": 100}, 96, None),
+        ((0, 1), 10**6, {"limit": 4, "smallest": 2}, 4, [2, 4]),
+        ((2000, 1), 1000, {"limit": 64}, None, [1]),
+        ((0, 1), 1000, {"limit": 1, "smallest": 2}, None, []),
     ],
 )
-def test_the_smallest_of_equally_fast_sizes_that_fit_is_chosen(machine, budget, options, size, tried):
+def test_the_smallest_of_equally_fast_sizes_that_fit_is_chosen(made_with, budget, options, size, tried):
+    machine = Machine(*made_with)
     assert chosen(machine, budget, **options) == size
     assert tried in (None, machine.tried)
 

@@ -15,6 +15,7 @@ from disttrain.checkpoint import storage
 from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.checkpoint.share import CapturedState, HostBuffers, assign, describe, own_share
 from disttrain.config.sections.checkpoint import CheckpointConfig
+from disttrain.records.checkpoint import CheckpointFile, CheckpointTensor
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime.process_group import World
 from tests.support.manifests import manifest, write_checkpoint
@@ -47,6 +48,23 @@ def test_shares_of_all_ranks_are_one_checkpoint(tmp_path):
     loaded = {name: torch.zeros_like(value) for name, value in whole.items()}
     storage.load_tensors(loaded, found)
     assert all(torch.equal(loaded[name], value) for name, value in whole.items())
+
+
+def test_a_manifest_has_the_positions_of_shards_once_for_all_ranks_with_the_same():
+    """Else it would grow with the ranks times the tensors."""
+    shard = CheckpointTensor(dtype="int8", shape=(24, 1), mesh=(3,), placements=(0,))
+    own = CheckpointTensor(dtype="uint8", shape=(5,))
+    file = CheckpointFile(bytes=13, sha256="0" * 64)
+    shares = [
+        storage.WrittenShare(
+            {"model.a": shard, f"rank-{rank}": own},
+            {"model.a": (0, 8), f"rank-{rank}": (8, 5)}, file, (None, ""),
+        )
+        for rank in range(3)
+    ]  # fmt: skip
+    positions = {tuple(part.positions): part.ranks for part in storage.describe_shares(shares)["positions"]}
+    own_parts = {(f"rank-{rank}",): [rank] for rank in range(3)}
+    assert positions == {("model.a",): [0, 1, 2]} | own_parts
 
 
 def test_copies_do_not_follow_the_state_and_use_their_memory_again():

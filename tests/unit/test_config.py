@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from pydantic import ValidationError
 
 from disttrain.config.config_tree import Config
 from disttrain.config.dotted_keys import flat_values
@@ -89,6 +90,11 @@ def test_a_config_survives_the_way_through_a_file():
     assert config_key(again) == config_key(config)
     assert "command" not in config.as_dict()
     assert config_of(command="a.py").as_dict().keys() == {"command", "resources", "job"}
+
+
+def test_a_config_cannot_be_changed():
+    with pytest.raises(ValidationError, match="frozen"):
+        Config().train.steps = 3
 
 
 def test_flat_values_keep_empty_mappings():

@@ -9,7 +9,6 @@ from disttrain.models.flops import CONVOLUTION, MATMUL, flops_per_sample
 from disttrain.records.dataset import DataShape
 from disttrain.runtime.device import use_tf32
 from disttrain.telemetry import summary
-from disttrain.telemetry.summary import RankSummary
 from tests.support.small_models import CLASSES, FEATURES, Net
 
 SAMPLE = torch.zeros(FEATURES)
@@ -218,16 +217,3 @@ def test_throughput_by_kind_of_sample():
     assert [fields[name] for name in names] == [25, 50, 800, 200, 400, None]
     assert summary.rates(100.0, 4, 2, images=True)["throughput_images_per_sec"] == 100
     assert set(summary.rates(None, 4, 4, tokens_per_sample=8, images=True).values()) == {None}
-
-
-@pytest.mark.parametrize(
-    ("ranks", "figures"),
-    [
-        ([("a", 30), ("b", 60)], [7, 60, 0.6]),
-        ([("a", 50), ("b", 60), ("a", 25)], [7, 60, 0.75]),
-        ([("rank 0", None)], [7, None, None]),
-    ],
-)
-def test_memory_is_the_largest_of_a_rank_and_the_fullest_device(ranks, figures):
-    whole = [RankSummary([], device, 7, held, held and 100, None) for device, held in ranks]
-    assert list(summary.memory(whole).values()) == figures

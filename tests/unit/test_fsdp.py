@@ -15,7 +15,7 @@ from disttrain.config.sections.parallel import FSDPConfig, ParallelConfig
 from disttrain.errors import ConfigError
 from disttrain.parallel import fsdp
 from disttrain.parallel.base import build_strategy
-from disttrain.parallel.fsdp import offload_policy
+from disttrain.parallel.fsdp import offload_policy, param_groups, sharded_modules
 from disttrain.runtime.process_group import World
 
 BLOCKS = 4
@@ -115,6 +115,13 @@ def test_a_gpu_offloads_to_pinned_memory_and_a_cpu_refuses():
     assert type(offload_policy(FSDPConfig(), torch.device("cuda"))) is OffloadPolicy
     with pytest.raises(ConfigError, match="needs a GPU, and this rank computes on cpu"):
         sharded(cpu_offload=True)
+
+
+def test_the_shards_of_all_blocks_are_offloaded(monkeypatch):
+    monkeypatch.setattr(fsdp, "offload_policy", lambda options, device: CPUOffloadPolicy(pin_memory=False))
+    _, model = sharded(cpu_offload=True)
+    groups = [group for module in sharded_modules(model) for group in param_groups(module)]
+    assert [shard.offload_to_cpu for group in groups for shard in group.fsdp_params] == [True] * 2 * GROUPS
 
 
 def test_the_norm_of_offloaded_gradients_is_reduced_on_the_device_of_the_passes(monkeypatch):

@@ -20,6 +20,7 @@ from disttrain.hardware.statistics import gpu_summary
 from disttrain.records.hardware import GpuSample, HostSample
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.run_directory import RunDir
+from disttrain.runtime import log
 from disttrain.telemetry import node_sampling, summary
 from docs.generate.records import FILES
 from tests.support.jobs import WITHIN_S
@@ -106,13 +107,17 @@ def test_without_nvml_nothing_is_written_of_gpus(replay, attempt):
 
 
 @pytest.mark.parametrize(
-    ("ended", "left"), [("gpu_samples", "host_samples"), ("host_samples", "gpu_samples")]
+    ("ended", "of", "left"),
+    [("gpu_samples", "GPUs", "host_samples"), ("host_samples", "processes", "gpu_samples")],
 )
-def test_a_file_that_cannot_be_written_ends_its_samples_alone(replay, attempt, ended, left):
+def test_a_file_that_cannot_be_written_ends_its_samples_alone(replay, attempt, monkeypatch, ended, of, left):
     replay()
+    errors = []
+    monkeypatch.setattr(log, "error", lambda message, **fields: errors.append((message, fields["of"])))
     getattr(attempt, ended)(0).mkdir(parents=True)
     sampled(attempt, ranks_on(WELL), rounds=3, sources=1)
     assert len(read_jsonl(getattr(attempt, left)(0))) >= 3
+    assert errors == [("sampling ended", of)]
 
 
 def test_a_gpu_or_process_that_cannot_be_opened_or_read_costs_the_others_nothing(replay, attempt):
@@ -168,10 +173,11 @@ def test_long_runs_write_fewer_lines(tmp_path, monkeypatch):
 
 
 def test_samples_are_written_at_intervals(tmp_path, monkeypatch):
-    now = iter(range(1000, 1011))
-    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    now = 1000
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     lines, sizes = SampleFile(tmp_path / "x.jsonl", 5.0), []
     for index in range(11):
+        now = 1000 + index
         lines.add_round([{"rank": index}])
         sizes.append(len(read_jsonl(tmp_path / "x.jsonl")))
     assert sizes == [1] * 5 + [6] * 5 + [11]

@@ -2,6 +2,7 @@
 
 import re
 from collections import UserDict, namedtuple
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from disttrain.engine.own_loop import LoopTelemetry, unwrap_model
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, read_jsonl, write_json
 from disttrain.records.run_directory import ATTEMPT, RUN_DIR, RunDir
+from disttrain.telemetry.profiled.profiled_steps import ProfiledSteps
 from disttrain.telemetry.step_clock import COMPUTE, INPUT
 from jobs.status.run_state import read_state
 
@@ -61,6 +63,22 @@ def test_a_step_without_a_recorded_loss_has_none(tmp_path):
     }
     history = read_json(run.metrics)["loss_history"]
     assert {point["step"]: point["loss"] for point in history} == recorded
+
+
+def test_an_error_within_a_profiled_step_does_not_wait_for_the_device(tmp_path, monkeypatch):
+    @contextmanager
+    def take(*_):
+        yield
+        raise RuntimeError("the device does not answer")
+
+    def fail(telemetry, number, loss):
+        telemetry._recorder.profiled.steps = {2}
+        if number == 2:
+            raise KeyError("broken")
+
+    monkeypatch.setattr(ProfiledSteps, "take", take)
+    with pytest.raises(KeyError, match="broken"):
+        loop(tmp_path, fail)
 
 
 def test_the_record_of_a_loop_holds_its_own_optimizer_and_no_defaults(tmp_path):

@@ -103,7 +103,12 @@ def test_answers_of_the_process(monkeypatch, capsys):
 def test_the_first_strategy_that_fits_with_a_reserve_is_chosen(device_bytes, strategy):
     needs = {"ddp": 100, "hsdp": 60, "fsdp": 40}
     estimates = [MemoryEstimate(name, 1, *[0] * 5, total_bytes=total) for name, total in needs.items()]
-    assert choose_that_fits(estimates, device_bytes)[0] == strategy
+    chosen, reason = choose_that_fits(estimates, device_bytes)
+    assert chosen == strategy
+    assert ("nothing fits" in reason, "unknown" in reason) == (
+        device_bytes == 1,
+        device_bytes == float("inf"),
+    )
 
 
 def test_a_model_that_cannot_be_estimated_is_replicated():

@@ -7,6 +7,7 @@ import resource
 
 import pytest
 
+from disttrain.engine import memory_limits
 from disttrain.engine.memory_limits import host_limit, peak_resident_bytes, reset_peak, total_memory
 from disttrain.errors import ConfigError
 
@@ -91,3 +92,8 @@ def test_the_peak_begins_anew():
         high = peak_resident_bytes()
     reset_peak()
     assert peak_resident_bytes() < high - (32 << 20)
+
+
+def test_a_kernel_without_a_peak_in_its_status_has_one_in_the_usage(monkeypatch):
+    monkeypatch.setattr(memory_limits, "_stat", lambda *_: None)
+    assert peak_resident_bytes() > 10 << 20

@@ -10,16 +10,20 @@ from disttrain import __main__ as entry
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.parsing import Draft, check, with_batch
 from disttrain.config.sections.parallel import ParallelConfig
+from disttrain.config.sections.telemetry import TelemetryConfig
 from disttrain.data.loader import GlobalOrder, RankBatches
 from disttrain.engine.memory_estimate import estimate, resolve_strategy
 from disttrain.engine.script_config import config_of_script
 from disttrain.errors import ConfigError
+from disttrain.hardware.node_sampler import GpuId
 from disttrain.models.gpt import GPT
 from disttrain.parallel.base import Mesh, build_strategy
 from disttrain.records.gpu_hours import devices_of
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.run_json import ranks_per_node
-from disttrain.runtime.process_group import World
+from disttrain.runtime import device, device_agreement
+from disttrain.runtime.process_group import World, open_world
+from disttrain.telemetry import node_sampling
 from docs.generate.slurm import by_hand
 from jobs.node.launch import launch_command
 from jobs.node.rendezvous import Endpoint
@@ -146,6 +150,27 @@ def test_the_job_requests_and_counts_the_gpus_of_one_process(tmp_path):
     assert (devices_of(record, "GPU-hours"), devices_of(record, "CPU rank-hours")) == (4, 1)
     with pytest.raises(ConfigError, match="dp divides the batch among 4 GPUs"):
         estimate(config)
+
+
+@pytest.mark.parametrize(("visible", "taken"), [(4, ("cuda", 4)), (2, ("cpu", 1))])
+def test_the_process_takes_all_its_gpus_or_the_cpu(monkeypatch, visible, taken):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
+    monkeypatch.setattr(device, "pci_gpus", lambda: visible)
+    monkeypatch.setattr(device_agreement, "choose_precision", lambda *_: ("fp32", ""))
+    with open_world(dp_config(4)) as opened:
+        assert (opened.device.type, opened.gpus_per_rank) == taken
+
+
+def test_the_figures_count_the_gpus_of_the_process(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(node_sampling, "identify", lambda device: GpuId(f"GPU-{device.index or 0}", None))
+    telemetry = node_sampling.NodeTelemetry(
+        Attempt(tmp_path, 0), world(device="cuda", gpus=4), TelemetryConfig(gpu_every_s=0)
+    )
+    telemetry.start(lambda: None, lambda: True)
+    assert (telemetry.devices, telemetry.device) == (4, "GPU-0")
 
 
 @pytest.mark.parametrize(("device", "gpus"), [("shared", 1), ("cpu", 1), ("auto", 8)])

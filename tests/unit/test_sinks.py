@@ -9,6 +9,7 @@ import pytest
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
+from disttrain.runtime import log
 from disttrain.telemetry import sinks
 from disttrain.telemetry.background_writer import BackgroundWriter
 from disttrain.telemetry.sinks import Sinks, open_sink, tensorboard
@@ -126,6 +127,9 @@ def test_a_run_is_one_run_in_mlflow_through_all_attempts_and_comparable_with_oth
     assert "summary/emulated" not in two.data.metrics
 
 
-def test_a_store_that_fails_does_not_end_the_run(run, monkeypatch):
+def test_a_store_that_fails_costs_a_line_and_does_not_end_the_run(run, monkeypatch):
+    errors = []
+    monkeypatch.setattr(log, "error", lambda message, **_: errors.append(message))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////proc/no/such/folder/mlflow.db")
     take(run, 0, [(1, 3.0)], status="completed", steps=1)
+    assert errors == ["MLflow record is incomplete"]

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from disttrain.parallel.ddp import after_own_backward, at_end_of_backward
 from disttrain.telemetry.step_clock import (
     COMM,
     COMPUTE,
@@ -48,6 +49,20 @@ def test_a_control_synchronisation_returns_to_its_phase_also_after_an_error():
     [step] = clock.finished()
     assert (step.phases[OTHER], step.phases[COMPUTE], step.calls) == (1.0, 2.0 + 4.0, {CONTROL_SYNC: [3.0]})
     assert step.exposed_s == 3.0
+
+
+def test_the_own_backward_pass_ends_once_after_its_gradients_and_before_the_wait_of_ddp():
+    """In each pass, and whichever outputs of the model it comes through."""
+    order, weight = [], torch.nn.Parameter(torch.ones(3))
+    weight.register_post_accumulate_grad_hook(lambda _: order.append("gradient"))
+    # as DDP does, when a gradient is ready
+    weight.register_hook(lambda _: at_end_of_backward(lambda: order.append("wait")))
+    hidden = weight * 2
+    unused, used = hidden + 1, hidden.sum()
+    after_own_backward([unused, hidden, used], lambda: order.append("end"))
+    used.backward(retain_graph=True)
+    (unused.sum() + used).backward()
+    assert order == ["gradient", "end", "wait"] * 2
 
 
 class FakeEvent:

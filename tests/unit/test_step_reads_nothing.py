@@ -122,6 +122,12 @@ def test_a_step_reads_nothing(build, precision, name, parallel):
     assert all(isinstance(value, Tensor) for result in results for value in (result.loss, result.grad_norm))
 
 
+@pytest.mark.parametrize("name", ["item", "__bool__", "tolist", "cpu"])
+def test_reads_are_seen(name):
+    with no_host_reads(), pytest.raises(HostRead):
+        getattr(torch.ones(()), name)()
+
+
 class NeverWaiting(TorchDispatchMode):
     """Raises where a host would wait: it reads a value, or a copy blocks or is from memory not pinned."""
 
@@ -165,6 +171,19 @@ def _never_waiting(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     with FakeTensorMode(), mode:
         yield
+
+
+@pytest.mark.usefixtures("_never_waiting")
+def test_waits_are_seen():
+    value = torch.zeros(2, device="cuda:0")
+    for waits in (
+        value.sum().item,
+        value.cpu,
+        lambda: torch.tensor([1.0], device="cuda:0"),
+        lambda: torch.tensor([1.0]).to("cuda:0", non_blocking=True),
+    ):
+        with pytest.raises(HostRead):
+            waits()
 
 
 @pytest.mark.usefixtures("_never_waiting")

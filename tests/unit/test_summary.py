@@ -64,6 +64,7 @@ def test_memory_is_the_largest_of_a_rank_and_of_a_gpu_over_its_ranks():
         "peak_reserved_memory_bytes": 50,
         "gpu_memory_utilization": pytest.approx(0.6),
     }
+    assert memory([shared, shared, shared])["gpu_memory_utilization"] == pytest.approx(0.9)
     assert set(memory([cpu]).values()) == {15, None}
 
 
