@@ -106,7 +106,7 @@ def diagnose(seconds: RankSteps, rates: LinkRates | None = None, unjudged: str =
             culprits.append(_slow_link(seconds, link, transfer_s))
         if not rates and transfer_s.mean() > LONG_TRANSFER * step_s:
             state = "not measured"
-    costly = [culprit for culprit in culprits if culprit.share >= LEAST_COST]
+    costly = [each for each in culprits if each.share >= LEAST_COST and _exceeds_zero(each.excess_s)]
     return Diagnosis(
         tuple(sorted(costly, key=lambda culprit: -culprit.cost_s)),
         sensitivity(seconds.own_s, float(seconds.counts.mean())) if seconds.separates_waiting else None,
@@ -185,11 +185,19 @@ def recurring(repeats: Sequence[Diagnosis], least: float = 0.5) -> list[Recurren
 
 
 def _slow_parts(seconds: RankSteps) -> list[Culprit]:
-    """Slow ranks: half of the nodes, all ranks of a node that are slow at the same time, and single ones."""
+    """Slow ranks: half of the nodes, all ranks of a node that are slow at the same time, and single ones.
+
+    A rank that is slow in many windows has its episode instead where its excess over all steps may be zero.
+    """
     own_s, whole = seconds.own_s, slice(0, seconds.own_s.shape[1])
-    throughout = slow_ranks(own_s)
+    episodes, throughout = find_episodes(own_s), slow_ranks(own_s)
     half = [] if throughout else slow_half(own_s, seconds.nodes)
-    ranges = find_episodes(own_s) | dict.fromkeys(throughout or half, whole)
+    lasting = [
+        rank
+        for rank in throughout
+        if rank not in episodes or _exceeds_zero(mean_interval(_above_others(own_s, [rank])))
+    ]
+    ranges = episodes | dict.fromkeys(lasting or half, whole)
     costs_s = _costs_s(own_s, ranges)
     culprits, left = [], set(ranges)
     for rank in ranges:
@@ -207,6 +215,11 @@ def _slow_parts(seconds: RankSteps) -> list[Culprit]:
         nodes, cost_s = sorted({hosts[row] for row in ranks}), sum(costs_s[row] for row in ranks)
         culprits.append(_culprit(seconds, ranks, nodes, columns, cost_s, columns == whole))
     return culprits
+
+
+def _exceeds_zero(excess_s: Estimate) -> bool:
+    """Whether its interval, if there is one, excludes zero."""
+    return excess_s.low is None or excess_s.low > 0
 
 
 def _costs_s(own_s: Floats, ranges: Mapping[int, slice]) -> dict[int, float]:

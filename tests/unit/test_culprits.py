@@ -137,6 +137,23 @@ def test_a_rank_that_is_slow_for_a_while(ranks):
     assert culprit.cost_s == pytest.approx(0.05 * 40 / 200, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("added_s", "named"), [((0.1, 0.1, 0.2, 0.2, 0.15, 0.15), [(31, 36)]), ((0.3, 0.3, 0.05, 0.05, 0.05, 0.2), [])]
+)
+def test_nobody_is_named_by_an_excess_whose_interval_includes_zero(added_s, named):
+    added = delays(8, 60, jitter_s=0.0001)
+    added[1, 30:36] += added_s
+    assert [(each.first_step, each.last_step) for each in diagnosis(generate(added)).culprits] == named
+
+
+def test_a_third_of_the_run_is_an_episode_where_jitter_makes_most_windows_slow():
+    """Over all steps the excess is 0.021 s, and its interval includes zero."""
+    for seed in range(12):
+        added = delays(4, 60, slow=[1], slow_s=0.06, jitter_s=0.012, between=(21, 40), seed=seed)
+        culprit = only(generate(added))
+        assert (culprit.persistent, culprit.first_step, culprit.last_step) == (False, 21, 40)
+
+
 def test_a_cost_is_saved_if_the_rank_is_as_fast_as_the_median_of_the_others_in_its_steps():
     rows = generate(delays(4, 200, slow=[1], slow_s=0.06, jitter_s=0.02, between=(101, 140), seed=1))
     seconds = seconds_of(rows)
