@@ -138,7 +138,8 @@ def test_a_rank_that_is_slow_for_a_while(ranks):
 
 
 @pytest.mark.parametrize(
-    ("added_s", "named"), [((0.1, 0.1, 0.2, 0.2, 0.15, 0.15), [(31, 36)]), ((0.3, 0.3, 0.05, 0.05, 0.05, 0.2), [])]
+    ("added_s", "named"),
+    [((0.1, 0.1, 0.2, 0.2, 0.15, 0.15), [(31, 36)]), ((0.3, 0.3, 0.05, 0.05, 0.05, 0.2), [])],
 )
 def test_nobody_is_named_by_an_excess_whose_interval_includes_zero(added_s, named):
     added = delays(8, 60, jitter_s=0.0001)
