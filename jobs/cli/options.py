@@ -109,6 +109,8 @@ def execution(parser: argparse.ArgumentParser) -> None:
     flag(parser, "--skip-preflight", text)
     text = "start the runs at step 1; their checkpoints are kept in checkpoints.aside"
     flag(parser, "--from-scratch", text)
+    words(parser, "--after", "SWEEP|RUN", "runs, or whole sweeps, that must be done before the runs start")
+    words(parser, "--after-any", "SWEEP|RUN", "those that must have ended")
     at_once = parser.add_mutually_exclusive_group()
     text = "let at most N runs of the sweep run at the same time (all)"
     value(at_once, "--max-running", "N", text, type=positive)

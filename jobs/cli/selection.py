@@ -81,6 +81,24 @@ def find_runs(root: Path, names: Iterable[str]) -> list[RunDir]:
     return list(runs.values())
 
 
+def awaited_runs(root: Path, names: Iterable[str], own: Sequence[RunDir], flag: str) -> list[RunDir]:
+    """The runs of these names among `own`, those of this command, and else the existing ones.
+
+    The name of a sweep stands for its runs except `own`. Raises `ConfigError`.
+    """
+    runs: dict[RunDir, None] = {}
+    for name in (name.strip("/") for name in names):
+        matches = [run for run in own if name in (run.name, run_label(run))]
+        try:
+            matches = matches or [run for run in find_runs(root, [name]) if run not in own]
+        except ConfigError as error:
+            raise ConfigError(str(error), at=flag) from None
+        if not matches:
+            raise ConfigError(f"sweep {name!r} has no run but those of this command", at=flag)
+        runs |= dict.fromkeys(matches)
+    return list(runs)
+
+
 def runs_given_by_name(root: Path, names: Iterable[str]) -> set[Path]:
     """Folders of the runs that are named themselves, not through their sweep."""
     known = sweep_names(root)

@@ -80,7 +80,9 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
         from jobs.cli.preview import print_dry_run
 
         return print_dry_run(args, more_repeats.with_wanted(plan, existing), existing, scheduler)
-    starting = [action.plan for action in plan.decide(existing) if action.submits and action.plan]
+    actions = plan.decide(existing)
+    plan.dependencies(actions, scheduler)  # refused before anything is written
+    starting = [action.plan for action in actions if action.submits and action.plan]
     if not args.yes and len(starting) > RUNS_WITHOUT_YES:
         cost = total_cost([cost_bound(run, scheduler) for run in starting])
         raise ConfigError(
@@ -96,6 +98,8 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
 def plan_of(args: argparse.Namespace, sweep: str, **fields: Any) -> Plan:
     """A plan with the options that `sweep`, `run` and `resume` have."""
     at_once = 1 if args.serial else args.max_running
+    expanded, recorded = fields.get("expanded"), fields.get("recorded", ())
+    own = [RunDir(args.runs / sweep / run.name) for run in expanded.runs] if expanded else recorded
     return Plan(
         args.runs,
         sweep,
@@ -103,6 +107,8 @@ def plan_of(args: argparse.Namespace, sweep: str, **fields: Any) -> Plan:
         from_scratch=args.from_scratch,
         skip_preflight=args.skip_preflight,
         most_running=at_once,
+        after=selection.awaited_runs(args.runs, args.after, own, "--after"),
+        after_any=selection.awaited_runs(args.runs, args.after_any, own, "--after-any"),
         **fields,
     )
 

@@ -42,7 +42,8 @@ def open_attempt(
     """Claim a submission and create its attempt; None if it was revoked or another start has claimed it.
 
     `restart` is the number of earlier starts of the job. A restart closes the attempt before it if nobody
-    has. Raises `DoNotRestart` where the requeue policy ends the run, or the submission is of another job.
+    has. The first start revokes a submission that needs a run which is not done. Raises `DoNotRestart` where
+    the requeue policy ends the run, or the submission is of another job.
     """
     claims = journal.entry(run, submission).claims()
     if journal.is_revoked(claims) or journal.is_superseded(claims, restart):
@@ -51,6 +52,9 @@ def open_attempt(
     if claims:
         _check_policy(run, submission, claims)
     else:
+        unmet = journal.unmet_need(run, submission)
+        if unmet is not None and journal.revoke(run, submission, "launch_failed", unmet[1]):
+            return None
         # This request to stop was for an earlier submission. One made after the claim is for this one.
         run.stop.unlink(missing_ok=True)
     process, code = current_process(), code_hash()

@@ -131,6 +131,21 @@ def write_cancel(run: RunDir, number: int, user: str, host: str) -> None:
     write_json(entry(run, number).path("cancel"), {"user": user, "host": host, "time": utc_now()})
 
 
+def unmet_need(run: RunDir, number: int) -> tuple[RunDir, str] | None:
+    """The first run that must be done before this submission starts, and is not, with a message in one line;
+    None if all are."""
+    for name in (entry(run, number).read("intent") or {}).get("needs", ()):
+        needed = RunDir(run.path.parent.parent / name)
+        try:
+            names = os.listdir(needed.path)  # a client of NFS caches that a file is absent
+        except FileNotFoundError:
+            names = []
+        if needed.done.name not in names:
+            cause = (read_json_or_none(needed.failed) or {}).get("cause")
+            return needed, f"it needs {name}, which is not done" + (f" ({cause})" if cause else "")
+    return None
+
+
 def withdraw_cancel(run: RunDir, number: int) -> None:
     """Remove the record of `write_cancel`: the scheduler refused to end the job."""
     entry(run, number).path("cancel").unlink(missing_ok=True)

@@ -33,6 +33,9 @@ from jobs.node.ending import REQUEUE_TIMEOUT_S, end_start
 from jobs.node.launch import CANNOT_START, launch
 from jobs.node.torchrun import TorchrunResult
 
+_NEEDS_TIMEOUT_S = 90.0
+"""Longest wait for the recorded end of a run that has ended: an NFS client lists a folder a minute late."""
+
 
 def main(run_dir: str, *numbers: str) -> int:
     """Run one node of an attempt that a supervisor on this machine has claimed; the exit code."""
@@ -89,6 +92,8 @@ def _claim(node: NodeContext) -> Attempt | None:
     except (CorruptFile, OSError) as error:
         journal.revoke(run, node.submission, "launch_failed", message_of(error))
         raise
+    if not journal.entry(run, node.submission).claims():
+        poll_until(lambda: _needs_are_settled(node) or None, _NEEDS_TIMEOUT_S, allocation)
     return open_attempt(
         run,
         node.submission,
@@ -97,6 +102,12 @@ def _claim(node: NodeContext) -> Attempt | None:
         nodes=node.hosts,
         restart=node.restart,
     )
+
+
+def _needs_are_settled(node: NodeContext) -> bool:
+    """Whether the ends of the runs that this one needs have reached this node's view of the file system."""
+    unmet = journal.unmet_need(node.run, node.submission)
+    return unmet is None or unmet[0].failed.exists()
 
 
 def _wait_for_claim(node: NodeContext) -> Attempt | None:

@@ -9,7 +9,7 @@ import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -104,6 +104,9 @@ class Batch:
     profile: SiteProfile | None
     after: Sequence[str] = ()
     """Ids of jobs that must end first. No effect where jobs run one at a time."""
+    needs: Mapping[str, str] = field(default_factory=dict)
+    """Ids of jobs that must end well first, by the `sweep/run` of each. As `after`, no effect where jobs run
+    one at a time: each start looks at these runs itself."""
     at_once: int | None = None
     """Largest number of these runs that may run at the same time; None: all of them."""
 

@@ -206,6 +206,9 @@ def _state_after_job(state: RunState, job: Job, scheduler: Scheduler) -> RunStat
     if not job.certain and not journal.is_own_submission(now.run, now.submission):
         # A scheduler may hide the jobs of other users.
         return dataclasses.replace(state, message=state.message or "another user's job, which is not listed")
+    unmet = None if now.claimed or now.submission is None else journal.unmet_need(now.run, now.submission)
+    if unmet is not None and by is None and not read_state(unmet[0]).active:
+        return dataclasses.replace(now, state="planned", message=unmet[1])
     requeued = now.state == "queued" and now.claimed  # its last start had ended, for a requeue
     failed_again = requeued and job.status == "ended" and job.cause is None and job.message is not None
     log = batch_log_of(now, scheduler) if failed_again or not now.claimed else None

@@ -24,6 +24,7 @@ from jobs.status.run_state import RunState, read_runs, read_states
 from jobs.submission import report_job
 from jobs.submission.before import excluded_nodes_warning, warnings_for
 from jobs.submission.decide import Action, JobChains, chains_of, plan_actions, resume_actions
+from jobs.submission.dependencies import Dependencies, find_dependencies
 from jobs.submission.plan import discard_sweep_record, write_sweep_record
 from jobs.submission.prepare import PreparedRun, batch_of, prepare, submission_groups
 from jobs.submission.submit import carry_out
@@ -56,6 +57,10 @@ class Plan:
     skip_preflight: bool = False
     most_running: int | None = None
     """Largest number of runs of the sweep at the same time."""
+    after: Sequence[RunDir] = ()
+    """Runs that must be done before these start, some of which this plan may submit."""
+    after_any: Sequence[RunDir] = ()
+    """Runs that must have ended."""
     tags: Sequence[str] = ()
     note: str | None = None
     annotates_runs: bool = False
@@ -90,6 +95,11 @@ class Plan:
         if self.most_running is None or scheduler.one_machine:
             return None
         return chains_of(states, scheduler, self.most_running)
+
+    def dependencies(self, actions: Sequence[Action], scheduler: Scheduler) -> Dependencies:
+        """The jobs that these runs wait for. Raises `ConfigError` if the runs would wait for ever."""
+        starting = [RunDir(self.root / each.sweep / each.name) for each in actions if each.submits]
+        return find_dependencies(self.after, self.after_any, starting, scheduler)
 
 
 @dataclass(frozen=True)
@@ -131,15 +141,18 @@ def preview(
     """
     actions, chains = plan.decide(states), plan.chains(states, scheduler)
     shown = progress(actions, "preparing runs", len(actions))
-    commands = CommandReader(plan.root)
+    commands, dependencies = CommandReader(plan.root), plan.dependencies(actions, scheduler)
     found = prepare(shown, scheduler, plan.root, {"code": code}, commands, skip_preflight=plan.skip_preflight)
     prepared = [each for each in found if isinstance(each, PreparedRun)]
     batches = []
     most = scheduler.quota().array if prepared else 1
-    for group in submission_groups(prepared, scheduler, most, chains):
-        batches.append(batch_of(group, chains))
+    for group in submission_groups(prepared, scheduler, most, chains, dependencies):
+        batches.append(batch_of(group, chains, dependencies))
+        job_ids = {each.run: f"JOB_OF_{each.run.name}" for each in group}
         if chains is not None:
-            chains.add([f"JOB_OF_{each.run.name}" for each in group])
+            chains.add([*job_ids.values()])
+        for run, job_id in job_ids.items():
+            dependencies.add(run, job_id)
     return actions, batches
 
 
@@ -157,12 +170,13 @@ def submit(
 
     With `current_job`, the id of the job that this process belongs to, this job becomes the submission.
     Raises `ConfigError` where another process holds the lock for longer than `lock_s` seconds, or where
-    `sweep.json` has become that of another base config.
+    `sweep.json` has become that of another base config, or the runs would wait for ever.
     """
     folder = plan.root / plan.sweep
     with sweep_lock(folder, lock_s):
         states = refresh(plan.states(progress), scheduler, receipts=True, warn=warn)
         actions = plan.decide(states)
+        dependencies = plan.dependencies(actions, scheduler)
         is_new = plan.expanded is not None and write_sweep_record(plan.root, plan.expanded)
         for line in plan.warnings(actions, scheduler):
             warn(line)
@@ -176,6 +190,7 @@ def submit(
             plan.root,
             current_job=current_job,
             chains=plan.chains(states, scheduler),
+            dependencies=dependencies,
             skip_preflight=plan.skip_preflight,
             progress=progress,
         )

@@ -15,6 +15,7 @@ from jobs.core import excluded_nodes, journal, run_code
 from jobs.core.code_copy import CommandReader
 from jobs.schedulers.interface import Batch, Scheduler, SiteProfile, Submission, submission_tag
 from jobs.submission.decide import Action, JobChains
+from jobs.submission.dependencies import NO_DEPENDENCIES, Dependencies
 
 
 @dataclass(frozen=True)
@@ -114,13 +115,22 @@ def _run_record(
 
 
 def submission_groups(
-    prepared: Sequence[PreparedRun], scheduler: Scheduler, most: int, chains: JobChains | None = None
+    prepared: Sequence[PreparedRun],
+    scheduler: Scheduler,
+    most: int,
+    chains: JobChains | None = None,
+    dependencies: Dependencies = NO_DEPENDENCIES,
 ) -> list[list[PreparedRun]]:
     """The runs of each job, or of each array of at most `most` runs, in the order of submission.
 
     Runs share an array if their batch scripts differ only in the run. With `chains`, they do so only if there
-    is no other job: the limit of an array holds for this array alone.
+    is no other job: the limit of an array holds for this array alone. Runs that others wait for come first.
     """
+    if dependencies.first:
+        first = [each for each in prepared if each.run in dependencies.first]
+        rest = [each for each in prepared if each.run not in dependencies.first]
+        most = 1 if chains else most
+        return [group for part in (first, rest) for group in submission_groups(part, scheduler, most, chains)]
     single = [[each] for each in prepared]
     if most == 1 or not prepared:
         return single
@@ -135,7 +145,11 @@ def submission_groups(
     return groups if chains is None or (len(groups) == 1 and chains.empty) else single
 
 
-def batch_of(group: Sequence[PreparedRun], chains: JobChains | None = None) -> Batch:
+def batch_of(
+    group: Sequence[PreparedRun],
+    chains: JobChains | None = None,
+    dependencies: Dependencies = NO_DEPENDENCIES,
+) -> Batch:
     """The batch of these runs, with their next submission numbers and the jobs that it waits for."""
     first, several = group[0], len(group) > 1
     numbers = [journal.next_submission(each.run) for each in group]
@@ -144,5 +158,6 @@ def batch_of(group: Sequence[PreparedRun], chains: JobChains | None = None) -> B
         Submission(each.run, number, tag, index if several else None)
         for index, (each, number) in enumerate(zip(group, numbers, strict=True))
     ]
-    limits = (chains.before(len(group)), chains.limit) if chains else ()
-    return Batch(submissions, first.record, first.profile, *limits)
+    needs, ended = dependencies.of(first.run)
+    after, at_once = (chains.before(len(group)), chains.limit) if chains else ((), None)
+    return Batch(submissions, first.record, first.profile, (*ended, *after), needs, at_once)

@@ -23,6 +23,7 @@ from jobs.core.attempt import checkpoint_folder
 from jobs.core.processes import host
 from jobs.core.progress import Progress, without_progress
 from jobs.schedulers.interface import (
+    Batch,
     LimitReached,
     Scheduler,
     Submission,
@@ -32,6 +33,7 @@ from jobs.schedulers.interface import (
 )
 from jobs.status.run_state import RunState
 from jobs.submission.decide import Action, JobChains
+from jobs.submission.dependencies import NO_DEPENDENCIES, Dependencies
 from jobs.submission.prepare import PreparedRun, batch_of, prepare, submission_groups
 
 
@@ -42,6 +44,7 @@ def carry_out(
     *,
     current_job: str | None = None,
     chains: JobChains | None = None,
+    dependencies: Dependencies = NO_DEPENDENCIES,
     skip_preflight: bool = False,
     progress: Progress = without_progress,
 ) -> list[Action]:
@@ -51,8 +54,8 @@ def carry_out(
     `run.json` cannot be read `blocked`, one above a limit of jobs `deferred`. A refusal of the scheduler ends
     the submission: the action of a refused run has the `error`, and its folder goes if the run is new. With
     `current_job`, the id of the job that this process belongs to, the run is journaled under this id and
-    nothing is submitted. `chains` limits the number of runs at the same time. `skip_preflight` records
-    `job.preflight=off`.
+    nothing is submitted. `chains` limits the number of runs at the same time, and `dependencies` are the jobs
+    that they wait for. `skip_preflight` records `job.preflight=off`.
     """
     if not any(action.submits for action in actions):
         return list(actions)
@@ -65,7 +68,9 @@ def carry_out(
         found = list(prepare(actions, scheduler, root, provenance, commands, **options))
         commands.write()
         prepared = [each for each in found if isinstance(each, PreparedRun)]
-        submitted = _Submitter(scheduler, current_job, chains).submit(prepared) if prepared else ()
+        submitted = (
+            _Submitter(scheduler, current_job, chains, dependencies).submit(prepared) if prepared else ()
+        )
         done = {action.name: action for action in progress(submitted, "submitting runs", len(prepared))}
     return [done[each.action.name] if isinstance(each, PreparedRun) else each for each in found]
 
@@ -75,11 +80,13 @@ class _Submitter:
     scheduler: Scheduler
     current_job: str | None
     chains: JobChains | None
+    dependencies: Dependencies
 
     def submit(self, prepared: Sequence[PreparedRun]) -> Iterator[Action]:
         """Submit groups of runs until a refusal, or as many as a limit of jobs permits."""
         quota = self.scheduler.quota() if self.current_job is None else SubmitQuota()
-        todo = deque(submission_groups(prepared, self.scheduler, quota.array, self.chains))
+        limits = (self.chains, self.dependencies)
+        todo = deque(submission_groups(prepared, self.scheduler, quota.array, *limits))
         left, reason, refused = quota.jobs, f"{quota.limit} is reached", False
         while todo and not refused:
             group = todo.popleft()
@@ -122,9 +129,9 @@ class _Submitter:
         ]
         if not settled:
             return results
-        batch = batch_of(settled, self.chains)
+        batch = batch_of(settled, self.chains, self.dependencies)
         for each, submission in zip(settled, batch.submissions, strict=True):
-            self._write_intent(each, submission, batch.after)
+            self._write_intent(each, submission, batch)
         try:
             job_ids = [self.current_job] if self.current_job else self.scheduler.submit(batch)
         except Unreachable as error:  # jobs may exist: the next command searches for them
@@ -149,10 +156,11 @@ class _Submitter:
             self.chains.add(job_ids)
         for each, submission, job_id in zip(settled, batch.submissions, job_ids, strict=True):
             journal.write_receipt(each.run, submission.number, job_id)
+            self.dependencies.add(each.run, job_id)
             results.append(replace(each.action, job_id=job_id))
         return results
 
-    def _write_intent(self, prepared: PreparedRun, submission: Submission, after: Sequence[str]) -> None:
+    def _write_intent(self, prepared: PreparedRun, submission: Submission, batch: Batch) -> None:
         record, state = prepared.record, prepared.action.state
         _write_record(prepared.run, record)
         code_hash, command = run_code.hash_in(record), run_code.command_record(record)
@@ -164,7 +172,8 @@ class _Submitter:
             "host": host(),
             "handle": None if self.current_job else submission.tag,
             "index": submission.index,
-            "after": list(after),
+            "after": list(batch.after),
+            **({"needs": dict(batch.needs)} if batch.needs else {}),
             "config_key": record["config_key"],
             "run_key": record["run_key"],
             "code_hash": code_hash,

@@ -94,6 +94,34 @@ def test_runs_go_one_at_a_time_in_the_order_of_submission(root: Path) -> None:
     assert all(first.ended <= second.started for first, second in pairwise(spans))
 
 
+def test_a_run_starts_only_after_the_run_that_it_needs_is_done(
+    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(TINY)
+
+    def sweep(name: str, *arguments: str) -> None:
+        arguments = ("sweep", "tiny.yaml", "--cluster", "local", "--no-report", "--name", name, *arguments)
+        assert submit_py.main(arguments) == 0
+
+    ways = ("--set", "job.env.STANDIN=complete,fail")
+    sweep("first", *ways, "--after-any", "n1-STANDINfail")
+    sweep("second", "--after", "first")
+    sweep("third", *ways, "--after", "n1-STANDINcomplete")
+    ended = {state.label: state for state in (settled(root), read_runs(root))[1]}
+    assert {label: state.state for label, state in ended.items()} == {
+        "first/n1-STANDINcomplete": "done",
+        "first/n1-STANDINfail": "failed",
+        "second/n1": "planned",
+        "third/n1-STANDINcomplete": "done",
+        "third/n1-STANDINfail": "failed",
+    }
+    assert ended["second/n1"].message == "it needs first/n1-STANDINfail, which is not done (launch_failed)"
+    assert starts(ended["second/n1"].run) == []
+    started = [attempt_of(ended[f"first/n1-STANDIN{way}"].run).started for way in ("fail", "complete")]
+    assert started == sorted(started)
+
+
 def attempt_of(run: RunDir, number: int = 0) -> AttemptRecord:
     return AttemptRecord.model_validate(read_json(run.attempt(number).record))
 

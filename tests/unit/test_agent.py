@@ -275,3 +275,26 @@ def test_another_node_waits_for_node_0_to_close_the_attempt_as_long_as_for_a_sil
     for timer in timers:
         timer.join()
     assert peers.node_exit_codes(node.run.attempt(0)) == {1: 1}
+
+
+@pytest.mark.parametrize(("end", "by"), [("DONE", "job"), ("FAILED", "revoked")])
+def test_the_end_of_a_needed_run_may_reach_the_node_late(
+    node: NodeContext, run: Run, monkeypatch: pytest.MonkeyPatch, end: str, by: str
+) -> None:
+    needed = RunDir(node.run.path.with_name("needed"))
+    needed.path.mkdir()
+    path = journal.entry(node.run, 0).path("intent")
+    write_json(path, read_json(path) | {"needs": {"sweep/needed": "6"}})
+
+    def poll(settled: Callable[[], Any], *_: object) -> Any:
+        assert settled() is None
+        write_json(needed.path / end, {"cause": "stopped"})
+        return settled()
+
+    monkeypatch.setattr(agent, "poll_until", poll)
+    code, _ = run(OK, replace(node, hosts=["a"]))
+    (claim,) = journal.entry(node.run, 0).claims()
+    assert claim["by"] == by
+    if by == "revoked":
+        assert code == EXIT_DO_NOT_REQUEUE
+        assert claim["message"] == "it needs sweep/needed, which is not done (stopped)"

@@ -140,6 +140,14 @@ def test_scripts_of_requests_are_those_of_every_version():
     [
         ({"excluded_nodes": ("n7", "n9")}, {"exclude": "gpu1,n7,n9"}),
         ({"after": ("12", "14_2"), "at_once": 2}, {"dependency": "afterany:12:14_2,singleton"}),
+        ({"needs": ("12",)}, {"dependency": "afterok:12,singleton", "kill-on-invalid-dep": "yes"}),
+        (
+            {"after": ("1",), "needs": ("2", "3_1")},
+            {
+                "dependency": "afterany:1,afterok:2:3_1,singleton",
+                "kill-on-invalid-dep": "yes",
+            },
+        ),
         ({"runs": 3, "at_once": 2}, {"array": "0-2%2"}),
         ({"runs": 3}, {"array": "0-2"}),
     ],
@@ -148,9 +156,8 @@ def test_options_of_the_batch_are_added_to_those_of_the_profile(changes, expecte
     of_site = profile(exclude="gpu1", sbatch={"dependency": "singleton"})
     options = directives(render(batch(SHARED, of_site, **changes)))
     defaults = {"exclude": "gpu1", "dependency": "singleton"}
-    assert {name: options[name] for name in ("exclude", "dependency", "array") if name in options} == (
-        defaults | expected
-    )
+    names = ("exclude", "dependency", "kill-on-invalid-dep", "array")
+    assert {name: options[name] for name in names if name in options} == defaults | expected
 
 
 def job(lead_s: float, limit_min: float) -> dict[str, Any]:

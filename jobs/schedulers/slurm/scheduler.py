@@ -254,7 +254,7 @@ class SlurmScheduler(Scheduler):
                 from jobs.schedulers.slurm.executor import check_script
 
                 # without the jobs to wait for, which do not exist yet
-                check = check_script(render(dataclasses.replace(fields, after=())), environment)
+                check = check_script(render(dataclasses.replace(fields, after=(), needs=())), environment)
             found.append(
                 ScriptPreview(fields.name, runs, fields.profile.name, shape_options(fields), script, check)
             )
@@ -296,6 +296,7 @@ def script_fields(batch: Batch) -> ScriptFields:
         python=sys.executable,
         profile=profile,
         after=batch.after,
+        needs=list(batch.needs.values()),
         at_once=batch.at_once,
         folders=run_code.folders_of_run(first, batch.record),
         excluded_nodes=batch.record.get("excluded_nodes") or (),

@@ -1,7 +1,4 @@
-"""Render batch scripts from a run's config and the site profile. Pure functions.
-
-`render` makes the script that `submit.py` submits, `render_report` that of a report job.
-"""
+"""Render batch scripts from a run's config and the site profile, and those of report jobs. Pure functions."""
 
 from __future__ import annotations
 
@@ -54,7 +51,8 @@ class ScriptFields:
     """The submitting interpreter; `python` of the profile takes precedence."""
     profile: Profile = GENERIC
     after: Sequence[str] = ()
-    """Ids of the jobs to wait for (`afterany`). A requeued job has not ended."""
+    needs: Sequence[str] = ()
+    """Ids of the jobs that must end first (`afterany`), and end well (`afterok`); a requeue is no end."""
     at_once: int | None = None
     """Largest number of tasks of the array at the same time."""
     folders: Sequence[Path] = ()
@@ -81,9 +79,11 @@ def render(batch: ScriptFields) -> str:
         "output": f"{file_pattern(batch.logs)}/{'%A_%a' if len(tasks) > 1 else '%j'}.log",
         **_array(batch),
     }
-    if batch.after:
-        own = f"afterany:{':'.join(batch.after)}"
-        options["dependency"] = ",".join(map(str, filter(None, [own, profile.sbatch.get("dependency")])))
+    if batch.after or batch.needs:
+        kinds = {"afterany": batch.after, "afterok": batch.needs}
+        own = [":".join([kind, *job_ids]) for kind, job_ids in kinds.items() if job_ids]
+        options["dependency"] = ",".join(map(str, filter(None, [*own, profile.sbatch.get("dependency")])))
+    options |= {"kill-on-invalid-dep": "yes"} if batch.needs else {}  # else the job would wait for ever
     folders = dict.fromkeys([batch.code, *(task.run_dir.parent for task in tasks), *batch.folders])
     return script_text(
         *directives(options | resources(batch.config, profile, batch.excluded_nodes) | options),
