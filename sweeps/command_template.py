@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import string
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from disttrain.config.config_tree import Config
 from disttrain.config.dotted_keys import flat_values
 from disttrain.config.parsing import SWEEP_SECTIONS
-from disttrain.errors import ConfigError, nearest
-from disttrain.records.run_json import PLACEHOLDERS, has_placeholder
+from disttrain.errors import ConfigError, either, nearest
+from disttrain.records.run_json import LAUNCHERS, PLACEHOLDERS, doubled, has_placeholder, of_processes
 
 REPEAT = "repeat"
 """Name of the number of a repeat, from 0."""
@@ -44,10 +44,12 @@ def names_in(key: str, words: Iterable[str], at: str | None = None) -> list[str]
 def filled(config: Config, axes: Mapping[str, Any], repeat: int, at: Callable[[str], str | None]) -> Config:
     """The config with the values in its command and in `job.env`, each within one word.
 
-    `at` gives the origin of a key. `PLACEHOLDERS` stay. Raises `ConfigError` for a name that is
-    neither an axis nor a key of the config, and for an axis that is unused or has the name of a placeholder.
+    `at` gives the origin of a key. `PLACEHOLDERS` stay, and in the command those of the launcher's processes.
+    Raises `ConfigError` for a name that is neither an axis nor a key of the config, and for an axis that is
+    unused or has the name of a placeholder.
     """
-    own = (REPEAT, *PLACEHOLDERS)
+    processes = of_processes(config.job.launcher)
+    own = (REPEAT, *PLACEHOLDERS, *processes)
     words = {
         "command": config.command,
         **{f"job.env.{name}": (text,) for name, text in config.job.env.items()},
@@ -59,8 +61,11 @@ def filled(config: Config, axes: Mapping[str, Any], repeat: int, at: Callable[[s
     for key, given in words.items():
         names = names_in(key, given, at(key))
         unknown = next((name for name in names if name not in values), None)
+        if unknown is None:
+            unknown = next((name for name in names if name in processes and key != "command"), None)
         if unknown is not None:
-            hint = nearest(unknown, values) or "; a literal brace is {{ or }}"
+            hint = _of_other_launchers(unknown, key, config.job.launcher)
+            hint = hint or nearest(unknown, values) or "; a literal brace is {{ or }}"
             raise ConfigError(f"{key}: {{{unknown}}} is neither an axis nor a config key{hint}", at=at(key))
         used.update(names)
     for key in filter(is_free, axes):
@@ -69,25 +74,32 @@ def filled(config: Config, axes: Mapping[str, Any], repeat: int, at: Callable[[s
         if key not in used:
             hint = nearest(key, used)
             raise ConfigError(f"{key} is no config key, and the command has no {{{key}}}{hint}", at=at(key))
-    env = {name: _filled(text, values) for name, text in config.job.env.items()}
-    command = tuple(_filled(word, values) for word in config.command)
+    env = {name: _filled(text, values, PLACEHOLDERS) for name, text in config.job.env.items()}
+    command = tuple(_filled(word, values, (*PLACEHOLDERS, *processes)) for word in config.command)
     return config.model_copy(
         update={"command": command, "job": config.job.model_copy(update={"env": env})},
     )
 
 
-def _filled(word: str, values: Mapping[str, Any]) -> str:
-    """The word of a config: with a placeholder of the run, its literal braces stay doubled."""
-    plain = doubled = ""
+def _of_other_launchers(name: str, key: str, launcher: str) -> str:
+    """A hint for a placeholder of the processes of some launcher, where it has no value; else empty."""
+    others = [each for each in LAUNCHERS if name in of_processes(each)]
+    if not others:
+        return ""
+    if launcher in others:
+        return f"; its value differs by process, and {key} is the same for all: only the command may have it"
+    own = ", ".join(f"{{{each}}}" for each in of_processes(launcher)) or "no such placeholders"
+    return f"; job.launcher={launcher} has {own}, and job.launcher={either(others)} has {{{name}}}"
+
+
+def _filled(word: str, values: Mapping[str, Any], kept: Collection[str]) -> str:
+    """The word of a config: with a placeholder that is `kept`, its literal braces stay doubled."""
+    plain = template = ""
     for text, name, _, _ in string.Formatter().parse(word):
         value = "" if name is None else _text(values[name])
         plain += text + value
-        doubled += _doubled(text) + (value if name in PLACEHOLDERS else _doubled(value))
-    return doubled if has_placeholder(plain) else plain
-
-
-def _doubled(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}")
+        template += doubled(text) + (value if name in kept else doubled(value))
+    return template if has_placeholder(plain, kept) else plain
 
 
 def _text(value: Any) -> str:

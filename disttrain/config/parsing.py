@@ -181,7 +181,7 @@ def check(draft: Draft) -> Config:
     """
     config = check_values(draft)
     if config.command:
-        check_words(config.command, draft.at("command"))
+        check_words(config.command, config.job.launcher, draft.at("command"))
         _refuse_keys_of_trainer(draft)
         return config
     update, errors = {}, []
@@ -251,15 +251,18 @@ _TRAINER_KEYS = (
 """Keys of `job` that only this project's trainer reads."""
 
 
-def check_words(command: Sequence[str], at: str | None = None) -> None:
-    """Raise `ConfigError` for a command that torchrun cannot start."""
+def check_words(command: Sequence[str], launcher: str = "torchrun", at: str | None = None) -> None:
+    """Raise `ConfigError` for a command that the launcher cannot start."""
     first, *rest = command
     if first == "-m" and not rest:
         raise ConfigError("command: -m needs a module", at=at)
-    if first != "-m" and not first.endswith(".py"):
-        message = f"command: {first!r} is neither a script (train.py) nor -m and a module"
+    is_executable = launcher != "torchrun" and not first.startswith("-")
+    if first != "-m" and not first.endswith(".py") and not is_executable:
+        message = f"command: {first!r} is neither a script (train.py) nor -m and a module; "
         if first.rpartition("/")[2].startswith(("python", "torchrun")):
-            message += "; leave out python and torchrun"
+            message += "leave out python and torchrun"
+        else:
+            message += "job.launcher=node or rank starts any executable"
         raise ConfigError(message, at=at)
 
 

@@ -363,6 +363,7 @@ REFUSALS: Sequence[Rule] = (
         for key, why in {
             "stop_signal": "gets signals of its own",
             "workdir": "writes into its run directory alone",
+            "launcher": "is started by torchrun",
             "script_step_timeout_s": "has job.step_timeout_s",
         }.items()
     ),

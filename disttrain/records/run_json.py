@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from disttrain.records.json_files import read_json_or_none
@@ -17,7 +17,13 @@ PLACEHOLDERS = ("run", "run_dir", "checkpoint_dir", "attempt")
 """Placeholders of a run's own values, such as `{run_dir}`, which its nodes fill in. A config keeps them as
 text, so that the key of a run does not depend on its folder. A word with a placeholder has its literal braces
 doubled. In a word without one, braces are literal."""
-_TOKEN = re.compile(rf"{{{{|}}}}|{{({'|'.join(PLACEHOLDERS)})}}")
+LAUNCHERS: Mapping[str, tuple[str, ...]] = {
+    "torchrun": (),
+    "node": ("NODE_RANK", "NNODES", "MASTER_ADDR", "MASTER_PORT"),
+    "rank": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+}
+"""The values of `job.launcher`, each with the variables that `jobs.node.start_processes` sets for a process.
+Their names in lower case are placeholders of the command."""
 
 
 def gpus_per_rank(config: Mapping[str, Any]) -> int:
@@ -51,9 +57,14 @@ def read_reported(run: RunDir) -> dict[str, float]:
     }
 
 
-def has_placeholder(word: str) -> bool:
-    """Whether a word of a config has a placeholder."""
-    return any(f"{{{name}}}" in word for name in PLACEHOLDERS)
+def of_processes(launcher: str) -> tuple[str, ...]:
+    """Placeholders of a command with a value of each process."""
+    return tuple(map(str.lower, LAUNCHERS[launcher]))
+
+
+def has_placeholder(word: str, names: Iterable[str] = PLACEHOLDERS) -> bool:
+    """Whether a word of a config has one of these placeholders."""
+    return any(f"{{{name}}}" in word for name in names)
 
 
 def differs_by_run(word: str) -> bool:
@@ -62,15 +73,37 @@ def differs_by_run(word: str) -> bool:
 
 
 def fill(config: Mapping[str, Any], run: RunDir, attempt: int) -> dict[str, Any]:
-    """A config of `run.json` with the values of the run in its `command` and in `job.env`."""
+    """A config of `run.json` with the values of the run in its `command` and in `job.env`.
+
+    Words of the command with a placeholder of the processes keep that.
+    """
     values = (run.name, run.path.absolute(), run.checkpoints.absolute(), attempt)
     texts = dict(zip(PLACEHOLDERS, map(str, values), strict=True))
-
-    def filled(word: str) -> str:
-        if not has_placeholder(word):
-            return word
-        return _TOKEN.sub(lambda match: texts[match[1]] if match[1] else match[0][0], word)
-
-    env = {name: filled(text) for name, text in config["job"]["env"].items()}
-    command = {"command": [*map(filled, config["command"])]} if "command" in config else {}
+    later = of_processes(config["job"].get("launcher", "torchrun"))
+    env = {name: filled(text, texts) for name, text in config["job"]["env"].items()}
+    command = {}
+    if "command" in config:
+        command["command"] = [filled(word, texts, later) for word in config["command"]]
     return {**config, **command, "job": {**config["job"], "env": env}}
+
+
+def filled(word: str, texts: Mapping[str, str], later: Collection[str] = ()) -> str:
+    """A word with these texts in place of its placeholders.
+
+    A word that has one of the placeholders `later` keeps its braces doubled, for the next call.
+    """
+    is_kept = has_placeholder(word, later)
+    if not (is_kept or has_placeholder(word, texts)):
+        return word
+
+    def text(match: re.Match[str]) -> str:
+        if match[1] not in texts:
+            return match[0] if is_kept else match[0][0]
+        return doubled(texts[match[1]]) if is_kept else texts[match[1]]
+
+    return re.sub(rf"{{{{|}}}}|{{({'|'.join([*texts, *later])})}}", text, word)
+
+
+def doubled(text: str) -> str:
+    """A text with its braces doubled, which are then literal."""
+    return text.replace("{", "{{").replace("}", "}}")

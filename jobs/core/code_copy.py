@@ -38,7 +38,7 @@ from disttrain.records.json_files import read_json_or_none, write_bytes
 from disttrain.records.run_directory import RunDir
 from jobs.core.lock import locked
 from jobs.core.progress import Progress, without_progress
-from jobs.core.run_code import CODE_ROOT, FOLDER, CommandCode, archive_of, paths_in
+from jobs.core.run_code import CODE_ROOT, FOLDER, CommandCode, archive_of, paths_in, script_words
 
 _PACKAGES = ("disttrain", "jobs", "sweeps", "analysis")
 _TOP_LEVEL_FILES = ("submit.py", "pyproject.toml")
@@ -116,16 +116,17 @@ def _walk(source: Path) -> Iterator[str]:
 
 
 def script_file(command: Sequence[str], folder: Path) -> Path | None:
-    """The file of the script or module of a command in `folder`; None for an installed module.
+    """The file of the script or module of a command in `folder`; None for an installed module or executable.
 
     Raises `ConfigError` for a script that does not exist.
     """
-    if command[0] != "-m":
-        path = folder / command[0]
-        if not path.is_file():
-            raise ConfigError(f"command: no file {command[0]!r} in {folder}")
-        return path
-    base = folder.joinpath(*command[1].split("."))
+    script = script_words(command)
+    if len(script) < 2:
+        path = folder.joinpath(*script)
+        if script and not path.is_file():
+            raise ConfigError(f"command: no file {script[0]!r} in {folder}")
+        return path if script else None
+    base = folder.joinpath(*script[1].split("."))
     return next((path for path in (base.with_suffix(".py"), base / "__main__.py") if path.is_file()), None)
 
 
@@ -200,7 +201,7 @@ class CommandReader:
 
     def read(self, command: Sequence[str], folder: Path) -> CommandCode:
         """The `records.CommandCode` of a command that is started in `folder`. Raises `ConfigError`."""
-        source = self._source(tuple(command[: 2 if command[0] == "-m" else 1]), folder)
+        source = self._source(script_words(command), folder)
         if source is None:
             return {"folder": str(folder), "source": None, "path": None, "hash": None, **_WITHOUT_GIT}
         if source not in self._sources:
@@ -262,7 +263,7 @@ def _write(content: CodeContent, path: Path, progress: Progress) -> None:
             file = temporary / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
-            file.chmod(0o444)
+            file.chmod(_mode(data))
         os.rename(temporary, path)
     except OSError:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -276,9 +277,14 @@ def _packed(content: CodeContent) -> bytes:
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name, data in sorted(content.files.items()):
             member = tarfile.TarInfo(name)
-            member.size, member.mode = len(data), 0o444
+            member.size, member.mode = len(data), _mode(data)
             archive.addfile(member, io.BytesIO(data))
     return packed.getvalue()
+
+
+def _mode(data: bytes) -> int:
+    """Permissions of a file: a copy of a script with `#!`, or of a program, can be executed."""
+    return 0o555 if data.startswith((b"#!", b"\x7fELF")) else 0o444
 
 
 def _is_unaltered(path: Path) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import socket
 import time
@@ -175,6 +176,15 @@ def live_descendants() -> list[int]:
     for pid in found:  # the list grows during the loop
         found.extend(children.get(pid, []))
     return found
+
+
+def handles(pid: int, number: int) -> bool:
+    """Whether a process has a handler of its own for a signal."""
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+        caught = re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)
+        return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
+    return False
 
 
 def has_children(pid: int) -> bool:

@@ -5,6 +5,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -97,6 +98,16 @@ def missing_modules(config: Mapping[str, Any], code: Path) -> list[str]:
     )
 
 
+def script_words(command: Sequence[str]) -> tuple[str, ...]:
+    """The script of a command, such as that of `accelerate launch train.py` or `bash train.sh`, or `./train`;
+    `("-m", MODULE)`; empty for an installed executable."""
+    if command and command[0] == "-m":
+        return tuple(command[:2])
+    named = (word for word in command if word.endswith((".py", ".sh")) and not re.search(r"\s", word))
+    files = (word for word in command[:1] if "/" in word and not word.startswith("/"))
+    return tuple(itertools.islice(itertools.chain(named, files), 1))
+
+
 @dataclass(frozen=True)
 class RunCommand:
     """The `command` of a run, and the code that it starts."""
@@ -122,9 +133,12 @@ class RunCommand:
 
     def words_to_start(self) -> list[str]:
         """Its words, in which the script is that of the copy."""
-        if self.words[0] == "-m" or self.copy is None:
+        script = script_words(self.words)
+        if len(script) != 1 or self.copy is None:
             return list(self.words)
-        return [str(self._in_copy(self.folder / self.words[0])), *self.words[1:]]
+        at = self.words.index(script[0])
+        copy = str(self._in_copy(self.folder / script[0]))
+        return [*self.words[:at], copy, *self.words[at + 1 :]]
 
     def search_path(self, inherited: str) -> list[str]:
         """Its module search path: that of the submission, with the copy in place of copied folders."""

@@ -4,8 +4,9 @@ A task checks its interpreter and holds its signals back: `sbatch jobs/train.sba
 this module and `jobs.submission.sbatch_entry` use no syntax newer than Python 3.6, which is the `python3` of
 RHEL 8. Standard library only.
 
-torchrun starts each process of a `command` by this file: `python interpreter.py LOGS FOLDER WORDS...`. The
-process becomes `python WORDS...` in the working directory FOLDER, with its output in `LOGS/rank-RRRRR.log`.
+Each process of a `command` starts with this file: `python interpreter.py LOGS FOLDER WORDS...`. The process
+becomes `python WORDS...`, or WORDS where these name an executable, in the working directory FOLDER, with its
+output in `LOGS/rank-RRRRR.log`, numbered by node where a node has one process.
 """
 
 import ctypes
@@ -58,18 +59,27 @@ def _refuse(why: str) -> None:
 
 
 def _start_process(logs: str, folder: str, *words: str) -> None:
-    """Replace this process by one of a `command`, which ends with torchrun."""
-    path = os.path.join(logs, f"rank-{int(os.environ['RANK']):05d}.log")
+    """Replace this process by one of a `command`, which ends with its launcher."""
+    number = os.environ.get("RANK") or os.environ["NODE_RANK"]
+    path = os.path.join(logs, f"rank-{int(number):05d}.log")
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    if sys.platform == "linux":  # else a killed torchrun would leave orphans that train on
+    if sys.platform == "linux":  # else a killed launcher would leave orphans that train on
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.chdir(folder)
-    # `-P` keeps the working directory out of the module search path: the copy of a module is on it
-    options = ["-P"] if words[0] == "-m" else []
-    os.execv(sys.executable, [sys.executable, "-u", *options, *words])
+    if words[0] == "-m" or words[0].endswith(".py"):
+        # `-P` keeps the working directory out of the module search path: the copy of a module is on it
+        options = ["-P"] if words[0] == "-m" and sys.version_info >= (3, 11) else []
+        words = (sys.executable, "-u", *options, *words)
+    else:  # executables of this environment come first
+        search = [os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]
+        os.environ["PATH"] = os.pathsep.join(search)
+    try:
+        os.execvp(words[0], words)
+    except OSError as error:
+        sys.exit(f"cannot start {words[0]}: {error.strerror}")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from disttrain.records.run_directory import ID_VARIABLE, PROCESSORS, Attempt, Ru
 from disttrain.records.run_json import fill, ranks_per_node
 from jobs.core import environment, processes, requeue_policy, run_code, secrets_file
 from jobs.core.attempt import is_current
-from jobs.node import interpreter, node_environment, node_info, peers, rendezvous
+from jobs.node import interpreter, node_environment, node_info, peers, rendezvous, start_processes
 from jobs.node.allocation import JobEnded, NodeContext, log_line, log_traceback
 from jobs.node.hang import memory_folder
 from jobs.node.preflight import run_preflight
@@ -145,33 +145,39 @@ def launch_command(
     *,
     is_bound: bool = False,
 ) -> list[str]:
-    """The torchrun command of one node; `is_bound`: torchrun binds the ranks to processors.
+    """The command of one node: torchrun's, or that of `jobs.node.start_processes`; `is_bound`: torchrun binds
+    the ranks to processors.
 
     The rendezvous is static, as the number of nodes is fixed: where node 0's port is taken, torchrun fails
     instead of joining the store of another job.
     """
     config = record["config"]
     command = run_code.command_of_run(run, record)
-    replacement = os.environ.get("DISTTRAIN_LAUNCHER")
-    # a command has no PYTHONSAFEPATH: `-P` keeps files of the working directory from torchrun alone
-    options_of_python = [] if command is None else ["-P"]
-    own = [sys.executable, *options_of_python, "-m", "torch.distributed.run"]
-    launcher = shlex.split(replacement) if replacement else own
+    name, replacement = config["job"].get("launcher", "torchrun"), os.environ.get("DISTTRAIN_LAUNCHER")
     options = {
         "--nnodes": nodes,
         "--nproc-per-node": ranks_per_node(config),
         "--node-rank": node_rank,
         "--master-addr": endpoint.address,
         "--master-port": endpoint.port,
-        "--rdzv-id": f"{record['run_key']}-{attempt.number}",
-        "--rdzv-conf": f"timeout={math.ceil(config['job']['rendezvous_timeout_s'])}",
-        "--max-restarts": 0,
     }
+    if name == "torchrun":
+        # a command has no PYTHONSAFEPATH: `-P` keeps files of the working directory from torchrun alone
+        options_of_python = [] if command is None else ["-P"]
+        own = [sys.executable, *options_of_python, "-m", "torch.distributed.run"]
+        options |= {
+            "--rdzv-id": f"{record['run_key']}-{attempt.number}",
+            "--rdzv-conf": f"timeout={math.ceil(config['job']['rendezvous_timeout_s'])}",
+            "--max-restarts": 0,
+        }
+    else:
+        own = [sys.executable, "-P", start_processes.__file__, name]
     arguments = [str(word) for option in options.items() for word in option]
     arguments += node_environment.BINDING if is_bound else ()
     if command is None:
         program = ["-m", "disttrain", "--run-dir", str(run.path), "--attempt", str(attempt.number)]
     else:
-        program = [interpreter.__file__, str(attempt.path), str(command.workdir)]
+        program = [] if name == "torchrun" else [sys.executable]
+        program += [interpreter.__file__, str(attempt.path), str(command.workdir)]
         program += command.words_to_start()
-    return [*launcher, *arguments, *program]
+    return [*(shlex.split(replacement) if replacement else own), *arguments, *program]

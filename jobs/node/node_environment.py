@@ -219,8 +219,11 @@ def _obstacle(
 ) -> str | None:
     """The first reason not to bind the ranks."""
     ranks, resources = ranks_per_node(config), config["resources"]
-    if config["job"].get("binding", "auto") == "none":
+    job = config["job"]
+    if job.get("binding", "auto") == "none":
         return "job.binding is none"
+    if job.get("launcher", "torchrun") != "torchrun":
+        return f"job.launcher is {job['launcher']}"
     if allocation is None:
         return "runs on this machine share its processors"
     if ranks == 1:

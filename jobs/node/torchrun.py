@@ -10,7 +10,6 @@ both. Standard library only.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import time
@@ -23,12 +22,12 @@ from disttrain.errors import message_of
 from disttrain.records.heartbeat import stop_request_path
 from disttrain.records.json_files import create_exclusive, read_json_or_none
 from disttrain.records.run_directory import Attempt
-from disttrain.records.shared_folder import StopFile
 from jobs.core import processes
 from jobs.core.rank_positions import describe_hang
 from jobs.core.signals import wait_for_signal
 from jobs.node import hang, peers
 from jobs.node.allocation import TERMINATION_SIGNALS, WARNING_SIGNALS, AllocationFacts, NodeContext, log_line
+from jobs.node.command_stop import CommandStop
 
 _POLL_S = 1.0
 _SIGNAL_DELAY_S = 2.0
@@ -41,10 +40,6 @@ _EARLY_WARNING_S = 90.0
 30 s, with a margin of 60 s."""
 _LIMIT_TOLERANCE_S = 5.0
 """An end this close to the time limit, for which the scheduler gives no reason, counts as `timeout`."""
-_ALL_NODES_S = 1.5 * peers.LISTED_EVERY_S
-"""Time in which all nodes have read the folder of exits."""
-_FIRST_READS_S = 1.0
-"""Seconds between two reads of the `STOP` file, in the first seconds of a run."""
 CANCELLED_BY_SCHEDULER = "the scheduler ended the job: by scancel, or by a rule of the site"
 
 
@@ -119,7 +114,10 @@ class _TorchrunMonitor:
         self._requeued = False
         self._lost_hosts: tuple[str, ...] | None = None
         self._peers = peers.PeerWatch(torchrun.attempt, self._node, nodes)
-        self._command = CommandStop(torchrun) if torchrun.stop_signal else None
+        self._command: CommandStop | None = None
+        if torchrun.stop_signal:
+            planned_at = torchrun.deadline - torchrun.lead_s
+            self._command = CommandStop(torchrun.node, torchrun.attempt, torchrun.stop_signal, planned_at)
         self._hangs = hang.HangWatch(torchrun.memory)
         self._unconnected = hang.UnconnectedRanks(nodes)
         self._hung = False
@@ -302,60 +300,3 @@ class _TorchrunMonitor:
     def _kill_within(self, within_s: float) -> None:
         at = time.monotonic() + within_s
         self._kill_at = at if self._kill_at is None else min(self._kill_at, at)
-
-
-class CommandStop:
-    """The stop of the processes of a `command` on one node, by a signal at the same time on all nodes.
-
-    A process that is signalled late may be killed by the signal while it exits, because its peers were
-    signalled before. The time limit is known to all nodes. Node 0 reads the user's `STOP` file, and records a
-    stop in the folder that the other nodes read every `LISTED_EVERY_S` seconds: it has a time in the future.
-    """
-
-    def __init__(self, torchrun: Torchrun) -> None:
-        self._attempt = torchrun.attempt
-        self._signal = torchrun.stop_signal or signal.SIGTERM
-        self._nodes = len(torchrun.node.hosts)
-        is_first = torchrun.node.rank == 0
-        self._stop_file = StopFile(torchrun.node.run.stop, _FIRST_READS_S) if is_first else None
-        self._planned: tuple[str, float] = ("deadline", torchrun.deadline - torchrun.lead_s)
-        self._begun = False
-        self._signalled: set[int] = set()
-
-    def wait_s(self, most_s: float) -> float:
-        """Seconds until the stop that is planned, at most `most_s`."""
-        return most_s if self._begun else min(most_s, max(0.0, self._planned[1] - time.time()))
-
-    def requested(self, by_peers: tuple[str, float] | None) -> tuple[str, str] | None:
-        """Reason and cause of a stop that is due now, else None. `by_peers`: a stop that a node recorded."""
-        if self._begun:
-            return None
-        if by_peers is not None:
-            self._planned = min(self._planned, by_peers, key=lambda stop: stop[1])
-        elif self._stop_file is not None and self._stop_file.exists():
-            self._stop_file = None
-            at = math.ceil(time.time() + (_ALL_NODES_S if self._nodes > 1 else 0.0))
-            if at < self._planned[1]:
-                self._planned = ("stopped", at)
-                peers.record_stop(self._attempt, "stopped", at)
-        cause = self._planned[0]
-        if time.time() < self._planned[1]:
-            return None
-        return "time limit" if cause == "deadline" else "a request to stop", cause
-
-    def begin(self, cause: str) -> None:
-        """Signal the processes from now on; the other nodes follow, where only this one was warned."""
-        if not self._begun and time.time() < self._planned[1]:
-            peers.record_stop(self._attempt, cause, int(time.time()))
-        self._begun = True
-
-    def signal_processes(self, torchrun: int) -> None:
-        """Signal each process of the command, a child of torchrun, once."""
-        if not self._begun:
-            return
-        for pid in processes.children_of(torchrun):
-            if pid not in self._signalled:
-                self._signalled.add(pid)
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, self._signal)
-                    log_line(f"{self._signal.name} to process {pid} of the command")

@@ -19,7 +19,7 @@ from disttrain.records.json_files import (
     read_json_or_none,
     write_json,
 )
-from jobs.core import secrets_file
+from jobs.core import run_code, secrets_file
 from jobs.core.code_copy import CommandReader
 from jobs.core.journal import utc_now
 from jobs.status.run_folders import runs_of
@@ -51,7 +51,7 @@ def sweep_name(args: argparse.Namespace) -> str:
     flag = "--name" if args.name else "sweep file" if args.file else "script"
     if not (args.name or args.file or command):
         raise ConfigError("run needs a config file, or a script of your own after `--`")
-    if command:
+    if command and command[0].startswith("-"):
         check_words(command, at="--")
     name: str = args.name or (Path(args.file).stem if args.file else _script_name(command))
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
@@ -80,9 +80,9 @@ def command_hashes(plan: SweepPlan, root: Path) -> dict[tuple[str, ...], str]:
 
 
 def _script_name(command: Sequence[str]) -> str:
-    """`train` for `train.py` and for `-m package.train`."""
-    words = [word for word in command[:2] if word != "-m"]
-    return Path(words[0]).stem.rpartition(".")[2] if words else ""
+    """`train` for `train.py`, `-m package.train` and `bash train.sh`; without a script, the executable."""
+    words = run_code.script_words(command) or command[:1]
+    return Path(words[-1]).stem.rpartition(".")[2] if words else ""
 
 
 def sweep_plan(

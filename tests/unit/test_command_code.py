@@ -12,7 +12,7 @@ from disttrain.records.planned import CommandCode
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_copy
 from jobs.core.code_copy import CommandReader, find_source, read_source
-from jobs.core.run_code import RunCommand, command_of_run
+from jobs.core.run_code import RunCommand, command_of_run, script_words
 from tests.unit.test_collect_provenance import git
 
 COPIED = ["conf/a.yaml", "helper.py", "notes.txt", "train.py"]
@@ -132,3 +132,27 @@ def test_a_missing_script_and_a_folder_that_is_too_large_are_refused(folder, mon
     monkeypatch.setattr(code_copy, limit, value)
     with pytest.raises(ConfigError, match="move the script"):
         names(folder)
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        ("train.py a.py", ["train.py"]),
+        ("-m train b.py", ["-m", "train"]),
+        ("accelerate launch --x 1 train.py b.py", ["train.py"]),
+        ("bash conf/run.sh", ["conf/run.sh"]),
+        ("./train --x", ["./train"]),
+        ("/usr/bin/env x", []),
+        ("deepspeed", []),
+    ],
+)
+def test_the_script_within_a_command(command, script, tmp_path):
+    words = command.split()
+    assert script_words(words) == tuple(script)
+    started = RunCommand(words, tmp_path, tmp_path, tmp_path / "copy", tmp_path).words_to_start()
+    changed = [word for word in started if word not in words]
+    assert changed == ([str(tmp_path / "copy" / script[0])] if len(script) == 1 else [])
+
+
+def test_a_line_of_shell_is_no_script():
+    assert script_words(["bash", "-c", "cd x && python train.py"]) == ()

@@ -5,7 +5,7 @@ import pytest
 from disttrain.config.parsing import Draft
 from disttrain.errors import ConfigError
 from disttrain.records.run_directory import RunDir
-from disttrain.records.run_json import fill
+from disttrain.records.run_json import fill, filled
 from sweeps.expand import expand
 from sweeps.overrides import Override, parse_set
 
@@ -96,3 +96,17 @@ def test_a_refusal_names_the_option_that_gave_the_command():
     override = Override("command", ("train.py {y}",), "--set command=...", axis=True)
     with pytest.raises(ConfigError, match=r"^--set command=\.\.\.: command: \{y\}"):
         expand(Draft({"command": "train.py"}), [override], name="s")
+
+
+def test_values_of_processes_are_placeholders_until_they_start(tmp_path):
+    """`rank` is a free axis, as of LoRA, where the launcher has no such placeholder."""
+    words = ["run.sh", "{node_rank}{{node_rank}}", "{run_dir}:{master_port}/{{x}}", "{{nnodes}}", "{rank}"]
+    job = {"launcher": "node", "env": {"A": "{{node_rank}}"}}
+    override = Override("rank", (8,), "--set", axis=True)
+    (run,) = expand(Draft({"command": words, "job": job}), [override], name="s").runs
+    config = fill(run.config.as_dict(), RunDir(tmp_path / "{a}" / "s" / "r"), 0)
+    own = {"node_rank": "1", "nnodes": "2", "master_port": "3"}
+    assert [filled(word, own) for word in config["command"][1:]] == [
+        "1{node_rank}", f"{tmp_path}/{{a}}/s/r:3/{{x}}", "{nnodes}", "8",
+    ]  # fmt: skip
+    assert config["job"]["env"] == {"A": "{node_rank}"}

@@ -15,8 +15,8 @@ from disttrain.records import shared_folder
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.node import ending, peers, torchrun
 from jobs.node.allocation import NodeContext, jittered
+from jobs.node.command_stop import CommandStop
 from jobs.node.peers import LISTED_EVERY_S, PeerWatch
-from jobs.node.torchrun import CommandStop, Torchrun
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def stop_of(attempt: Attempt, node: int = 0, nodes: int = 2, *, in_s: float = 10
     run = RunDir(attempt.path.parent.parent)
     context = NodeContext(run, 0, node, ["n0", "n1"][:nodes], None)
     end = time.time() + in_s
-    return CommandStop(Torchrun(context, attempt, [], {}, end, 0.0, attempt.path, signal.SIGTERM))
+    return CommandStop(context, attempt, signal.SIGTERM, end)
 
 
 def recorded(attempt: Attempt) -> tuple[str, float] | None:

@@ -97,6 +97,10 @@ class JobConfig(Section):
     stop_signal: NotInKey[Literal["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"]] = "SIGTERM"
     """Signal that asks each process of a `command` to save and exit with code 0: `stop_lead_s` seconds before
     the time limit, at a pre-emption, and at `submit.py cancel --graceful`."""
+    launcher: Literal["torchrun", "node", "rank"] = "torchrun"
+    """Program that starts a `command`, see [own-script.md](own-script.md#launchers). `torchrun`: one Python
+    process for each rank. `node`: one process on each node, such as the launcher of another framework or a
+    shell script. `rank`: one process for each rank. With `node` and `rank`, it may be any executable."""
     workdir: Literal["submit", "run", "code"] = "submit"
     """Working directory of a `command`. `submit`: that of the submission. `run`: the run directory. `code`:
     the root of the copy of the code, which runs with the same code share."""

@@ -1,0 +1,98 @@
+"""Start the processes of a command on one node, in place of torchrun (`job.launcher: node` or `rank`).
+
+    python start_processes.py node --nnodes 2 --nproc-per-node 8 ... PROGRAM...
+
+Options, and the record of the process that failed first, have the form of torchrun's, so that the agent
+handles all launchers alike. A failure ends the other processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+if __name__ == "__main__":  # modules of this code come before those of the command
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from disttrain.records.run_json import LAUNCHERS, filled
+
+_GRACE_S = 30.0
+"""Time between SIGTERM to the other processes and the end of this one, after which the agent kills them."""
+_POLL_S = 0.1
+
+
+def variables(launcher: str, given: argparse.Namespace) -> list[dict[str, str]]:
+    """The variables of each process on a node."""
+    ranks = given.nproc_per_node
+    values = {
+        "NODE_RANK": given.node_rank,
+        "NNODES": given.nnodes,
+        "MASTER_ADDR": given.master_addr,
+        "MASTER_PORT": given.master_port,
+        "WORLD_SIZE": given.nnodes * ranks,
+        "LOCAL_WORLD_SIZE": ranks,
+    }
+    processes = [
+        {**values, "LOCAL_RANK": number, "RANK": given.node_rank * ranks + number}
+        for number in range(1 if launcher == "node" else ranks)
+    ]
+    return [{name: str(process[name]) for name in LAUNCHERS[launcher]} for process in processes]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the processes to their end; 0, or 1 after a failure. SIGTERM ends all of them."""
+    parser = argparse.ArgumentParser(prog="start_processes.py", allow_abbrev=False)
+    for name in ("--nnodes", "--nproc-per-node", "--node-rank", "--master-port"):
+        parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--master-addr", required=True)
+    parser.add_argument("program", nargs=argparse.REMAINDER)
+    launcher, *options = argv
+    given = parser.parse_args(options)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    of_processes = variables(launcher, given)
+    with _ended([]) as processes:
+        for own in of_processes:
+            texts = {name.lower(): value for name, value in own.items()}
+            words = [filled(word, texts) for word in given.program]
+            processes.append(subprocess.Popen(words, env={**os.environ, **own}, start_new_session=True))
+        while None in (codes := [process.poll() for process in processes]) and not any(codes):
+            time.sleep(_POLL_S)
+        local = next((number for number, code in enumerate(codes) if code), None)
+        if local is None:
+            return 0
+        rank = of_processes[local].get("RANK", given.node_rank)
+        print(
+            "Root Cause (first observed failure):",
+            f"  time      : {datetime.now():%Y-%m-%d_%H:%M:%S}",
+            f"  rank      : {rank} (local_rank: {local})",
+            f"  exitcode  : {codes[local]} (pid: {processes[local].pid})",
+            sep="\n",
+            flush=True,
+        )
+        return 1
+
+
+@contextlib.contextmanager
+def _ended(processes: list[subprocess.Popen[bytes]]) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Send SIGTERM to those that still run at the end of the block, and wait for them."""
+    try:
+        yield processes
+    finally:
+        deadline = time.monotonic() + _GRACE_S
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
