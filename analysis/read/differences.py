@@ -12,15 +12,17 @@ from analysis.read.run import UNKNOWN, Run
 from analysis.read.run_table import column_value
 from disttrain.config.stop_time import DEADLINE_VARIABLES
 from disttrain.records.heartbeat import SCRIPT_TIMEOUT_VARIABLE
-from disttrain.records.run_directory import ATTEMPT, CHECKPOINT_DIR, RUN_DIR, SAVED
+from disttrain.records.run_directory import ATTEMPT, CHECKPOINT_DIR, RUN_DIR, SAVED, STOP_SIGNAL
 
 Part = Literal["config", "code", "environment"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
 ABSENT = "\N{EN DASH}"
 
-_OF_ONE_START = {*DEADLINE_VARIABLES, RUN_DIR, ATTEMPT, CHECKPOINT_DIR, SAVED, SCRIPT_TIMEOUT_VARIABLE}
-"""Variables that follow from the time of a start, from the run directory, and from a limit on hangs."""
+_OF_ONE_START = {
+    *DEADLINE_VARIABLES, RUN_DIR, ATTEMPT, CHECKPOINT_DIR, SAVED, STOP_SIGNAL, SCRIPT_TIMEOUT_VARIABLE,
+}  # fmt: skip
+"""Variables that follow from the time of a start, from the run directory, and from how a job is ended."""
 _SEARCH_PATH = "PYTHONPATH"
 _CODE_COPY = re.compile(r"[^:]*/\.code/[^/:]+")
 """Folder of a copy of the code. Its name holds the code hash, which is compared by itself."""

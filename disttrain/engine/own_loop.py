@@ -13,8 +13,8 @@ step, the collectives of `fully_shard`. Records, `metrics.json` and report have 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, get_args
@@ -34,7 +34,7 @@ from disttrain.parallel import ddp
 from disttrain.parallel.fully_shard_waits import comm_method
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.json_files import read_json_or_none
-from disttrain.records.metrics import Metrics
+from disttrain.records.metrics import EvalPoint, Metrics
 from disttrain.runtime.fully_shard_hooks import compute_device, groups_of_mesh
 from disttrain.runtime.process import rank_info
 from disttrain.runtime.process_group import World, check_group_size
@@ -167,6 +167,26 @@ class LoopTelemetry:
         self._end_step()
         self._begin_step()
         self._model_hooks.on_step(self._step + 1)
+
+    @contextmanager
+    def outside_steps(self) -> Iterator[None]:
+        """Time within, such as a validation or a save after a call of `step`, belongs to no step.
+
+        Raises `RuntimeError` within `steps`.
+        """
+        if self._in_pass:
+            raise RuntimeError("outside_steps() within steps(); use it between two passes over the loader")
+        with self._recorder.outside_steps():
+            yield
+
+    def record_validation(
+        self, loss: float | None, metrics: Mapping[str, float | None], elapsed_s: float
+    ) -> None:
+        """Record a validation of `elapsed_s` seconds after the newest step: its mean loss, and other figures
+        by name."""
+        self._recorder.evaluated(
+            EvalPoint(step=self._step, loss=loss, metrics={**metrics}, elapsed_s=elapsed_s)
+        )
 
     def _begin_step(self) -> None:
         step, profiled = self._step + 1, self._recorder.profiled

@@ -41,7 +41,8 @@ class LossPoint(Record):
 class EvalPoint(LossPoint):
     metrics: dict[str, float | None]
     """By task: `bits_per_byte`; or `accuracy`, a share between 0 and 1."""
-    samples: int
+    samples: int | None = None
+    """Null: unknown, of a training loop of the user."""
     elapsed_s: float
 
 

@@ -13,7 +13,15 @@ from typing import Any
 
 from disttrain.masking import MASK, is_secret
 from disttrain.records.heartbeat import SCRIPT_TIMEOUT_VARIABLE
-from disttrain.records.run_directory import ATTEMPT, CHECKPOINT_DIR, RUN_DIR, SAVED, Attempt, RunDir
+from disttrain.records.run_directory import (
+    ATTEMPT,
+    CHECKPOINT_DIR,
+    RUN_DIR,
+    SAVED,
+    STOP_SIGNAL,
+    Attempt,
+    RunDir,
+)
 
 SETUP_EXIT_VARIABLE = "DISTTRAIN_NODE_SETUP_EXIT"
 """Variable of an agent with the exit code of its node's set-up, where that ended early. No rank can start."""
@@ -141,6 +149,7 @@ def command_variables(run: RunDir, attempt: Attempt, config: Mapping[str, Any]) 
         RUN_DIR: _derived(str(run.path), "the run directory, for metrics.json"),
         ATTEMPT: _derived(str(attempt.number), "number of this start of the run, from 0"),
         CHECKPOINT_DIR: _derived(str(run.checkpoints), "a new file in it counts as progress of the run"),
+        STOP_SIGNAL: _derived(config["job"]["stop_signal"], "job.stop_signal"),
         SAVED: _derived(str(run.checkpoints / "saved"), "to touch after a save elsewhere, which then counts"),
     }
 

@@ -24,7 +24,7 @@ Root Cause (first observed failure):
   exitcode  : {code} (pid: 10161)
 """
 FOUND = 1.8e9
-JOB = {"max_attempts": 2, "max_requeues": 99}
+JOB = {"max_attempts": 2, "max_requeues": 99, "stop_signal": "SIGTERM"}
 SUCCESS, FAILURE = {0: 0, 1: 0}, {0: 1, 1: 1}
 
 

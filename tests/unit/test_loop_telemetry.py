@@ -1,10 +1,8 @@
 """Telemetry of a user's own loop on one rank, also as Accelerate, Fabric or Lightning wraps its parts."""
 
-import re
 from collections import UserDict, namedtuple
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -24,7 +22,6 @@ from disttrain.telemetry.step_clock import COMPUTE, INPUT
 from jobs.status.run_state import read_state
 
 QUIET = {"warmup_steps": 1, "profiled_steps": 0, "sinks": [], "gpu_every_s": 0}
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-loop.md"
 
 
 def sgd(model, **options):
@@ -63,6 +60,30 @@ def test_a_step_without_a_recorded_loss_has_none(tmp_path):
     }
     history = read_json(run.metrics)["loss_history"]
     assert {point["step"]: point["loss"] for point in history} == recorded
+
+
+def test_a_validation_between_two_passes_is_recorded_and_belongs_to_no_step(tmp_path):
+    model = nn.Linear(4, 1)
+    optimizer = sgd(model)
+    with LoopTelemetry(
+        tmp_path / "n1", model, optimizer, steps=2, samples_per_step=2, telemetry=QUIET
+    ) as telemetry:
+        telemetry.step()
+        with telemetry.outside_steps():
+            began = telemetry.clock.instant()
+            telemetry.record_validation(0.5, {"accuracy": 0.75}, elapsed_s=3.0)
+            while telemetry.clock.instant() == began:
+                pass
+            left_s = telemetry.clock.between_s(began, telemetry.clock.instant())
+        telemetry.step()
+        for _ in telemetry.steps([0]):
+            with pytest.raises(RuntimeError, match="outside_steps"), telemetry.outside_steps():
+                pass
+    run = RunDir(tmp_path / "n1")
+    assert lines_of(run)[1]["gap_s"] >= left_s
+    [point] = read_json(run.metrics)["eval_history"]
+    assert (point["step"], point["loss"], point["metrics"]) == (1, 0.5, {"accuracy": 0.75})
+    assert (point["samples"], point["elapsed_s"]) == (None, 3.0)
 
 
 def test_an_error_within_a_profiled_step_does_not_wait_for_the_device(tmp_path, monkeypatch):
@@ -232,30 +253,62 @@ def test_a_wrapped_loop_is_measured_like_a_plain_one(tmp_path, wrap):
     )
 
 
-def test_the_callback_in_the_docs_measures_a_hugging_face_trainer(tmp_path, monkeypatch):
+def test_batches_that_share_a_step_of_a_hugging_face_trainer_are_one_step(tmp_path, monkeypatch):
     import transformers
 
-    [code] = re.findall(r"```python\n(class Telemetry.*?)```", PAGE.read_text(), re.DOTALL)
-    scope = {"TrainerCallback": transformers.TrainerCallback, "LoopTelemetry": LoopTelemetry}
-    exec(code, scope)
+    from disttrain.integrations.huggingface import train
+
     arguments = transformers.TrainingArguments(
         str(tmp_path), gradient_accumulation_steps=2, per_device_train_batch_size=3, max_steps=4,
-        use_cpu=True, report_to="none", save_strategy="no",
+        use_cpu=True, report_to="none", save_strategy="no", logging_steps=2,
     )  # fmt: skip
     sizes = dict.fromkeys(("vocab_size", "n_positions", "n_embd"), 8) | dict.fromkeys(
         ("n_layer", "n_head"), 1
     )
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
     data = [{"input_ids": torch.arange(8), "labels": torch.arange(8)}] * 64
-    scope["trainer"] = transformers.Trainer(
-        model, arguments, train_dataset=data, callbacks=[scope["Telemetry"]()]
-    )
+    trainer = transformers.Trainer(model, arguments, train_dataset=data)
     monkeypatch.chdir(tmp_path)
-    scope["trainer"].train()
+    train(trainer)
     [run_dir] = (tmp_path / "runs" / "by-hand").iterdir()
     lines = lines_of(RunDir(run_dir))
     assert [(line["step"], line["samples"]) for line in lines] == [(step, 6) for step in range(1, 5)]
     assert all(line["compute_s"] > 0 and line["optimizer_s"] > 0 for line in lines)
+    logged = {
+        entry["step"]: pytest.approx(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry
+    }
+    assert {line["step"]: line["loss"] for line in lines if line["loss"]} == logged
+    assert [*logged] == [2, 4]
+
+
+def test_batches_that_share_a_step_of_a_lightning_trainer_are_one_step(tmp_path, monkeypatch):
+    from lightning.pytorch import LightningModule, Trainer
+
+    from disttrain.integrations.lightning import fit
+
+    class Constant(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(1, 1)
+
+        def training_step(self, batch, at):
+            return self.layer(batch[0]).sum() * 0 + at
+
+        def configure_optimizers(self):
+            return sgd(self)
+
+    data = torch.utils.data.TensorDataset(torch.ones(24, 1))
+    trainer = Trainer(
+        accelerator="cpu", max_epochs=1, accumulate_grad_batches=2, logger=False, enable_progress_bar=False
+    )
+    monkeypatch.chdir(tmp_path)
+    fit(trainer, Constant(), torch.utils.data.DataLoader(data, batch_size=3))
+    [run_dir] = (tmp_path / "runs" / "by-hand").iterdir()
+    lines = lines_of(RunDir(run_dir))
+    assert [(line["step"], line["samples"], line["loss"]) for line in lines] == [
+        (1, 6, 0.5), (2, 6, 2.5), (3, 6, 4.5), (4, 6, 6.5)
+    ]  # fmt: skip
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["epoch=0-step=4.ckpt"]
 
 
 def test_the_module_of_a_lightning_trainer_is_the_one_that_it_wraps():

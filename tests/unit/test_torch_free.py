@@ -11,6 +11,7 @@ import disttrain.records
 
 ALONE = (
     "disttrain.errors",
+    "disttrain.integrations.loop",
     "disttrain.masking",
     "disttrain.models.peaks",
     "disttrain.runtime.log",

@@ -1,14 +1,13 @@
 """A loop with Accelerate, which saves its whole state."""
 
-import json
-import os
-from pathlib import Path
+from disttrain.integrations import checkpoint_dir, stop_requested
 
+# isort: split
 import disturbance
 import torch
 from accelerate import Accelerator
 
-FOLDER = Path(os.environ["DISTTRAIN_CHECKPOINT_DIR"])
+FOLDER = checkpoint_dir()
 
 accelerator = Accelerator(cpu=True)
 model = torch.nn.Linear(8, 1)
@@ -28,11 +27,14 @@ for step, (inputs,) in enumerate(accelerator.skip_first_batches(loader, first), 
     optimizer.zero_grad()
     accelerator.backward(loss)
     optimizer.step()
-    if step % 5 == 0:
+    stops = stop_requested()
+    if step % 5 == 0 or stops:
         accelerator.save_state(str(FOLDER / "new"))
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
             (FOLDER / "new").rename(FOLDER / f"step-{step:04d}")
+    if stops:
+        raise SystemExit
 if accelerator.is_main_process:
-    Path("accelerate_loop.json").write_text(json.dumps({"first": first, "step": step, "loss": loss.item()}))
+    disturbance.finished(first, step, loss.item())
 accelerator.end_training()

@@ -1,15 +1,11 @@
 """Hugging Face's Trainer with a tiny GPT-2 of random weights."""
 
-import json
-import os
-from pathlib import Path
+from disttrain.integrations.huggingface import train
 
+# isort: split
 import disturbance
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
-
-FOLDER = Path(os.environ["DISTTRAIN_CHECKPOINT_DIR"])
 
 
 class Progress(TrainerCallback):
@@ -33,19 +29,22 @@ progress = Progress()
 trainer = Trainer(
     GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=1, n_head=2)),
     TrainingArguments(
-        str(FOLDER),
+        "elsewhere",
         per_device_train_batch_size=2,
         max_steps=20,
         save_steps=5,
         save_total_limit=2,
+        eval_strategy="steps",
+        eval_steps=10,
+        logging_steps=2,
         use_cpu=True,
         report_to="none",
         disable_tqdm=True,
     ),
     train_dataset=Tokens(),
+    eval_dataset=Tokens(),
     callbacks=[progress],
 )
-done = trainer.train(resume_from_checkpoint=get_last_checkpoint(FOLDER))
+done = train(trainer)
 if trainer.is_world_process_zero():
-    result = {"first": progress.first, "step": done.global_step, "loss": done.training_loss}
-    Path("hf_trainer.json").write_text(json.dumps(result))
+    disturbance.finished(progress.first, done.global_step, done.training_loss)
