@@ -34,8 +34,12 @@ def test_programs_resume_after_a_pre_emption_and_after_a_killed_rank(
         (path,) = (tmp_path / "runs" / program).glob("*/run.json")
         jobs[program] = Job(slurm, RunDir(path.parent))
     wait_until(lambda: all(len(list(job.run.path.glob("waits-*"))) == 2 for job in jobs.values()))
-    preempt(slurm)
-    ends = {program: job.wait_for_end().state for program, job in jobs.items()}
+    slurm.ask("scontrol", "update", "partition=gpu", "GraceTime=300")  # twelve processes end at once
+    try:
+        preempt(slurm)
+        ends = {program: job.wait_for_end().state for program, job in jobs.items()}
+    finally:
+        slurm.ask("scontrol", "update", "partition=gpu", "GraceTime=30")
     assert ends == dict.fromkeys(PROGRAMS, "done")
     for program, job in jobs.items():
         left, killed, last = (read_json(attempt.record) for attempt in job.attempts())
