@@ -16,9 +16,8 @@ from analysis.results.caveats import Gravity, claim
 from analysis.stats.estimates import Estimate
 from analysis.study import Study, make_study
 from disttrain.records.planned import Code, Ingested
-from tests.support.fake_runs import with_metrics
 from tests.support.golden import golden
-from tests.support.studies import attempt_of, run_of, sweep_of
+from tests.support.studies import attempt_of, changed, run_of, sweep_of
 
 NOTE, WARNING, GRAVE = Gravity
 NO_RATIO = {"headline", "cost ranking"}
@@ -30,7 +29,7 @@ LARGE = slice(6, 9)
 def sweep(which: slice = ALL, metrics: Any = None, **fields: Any) -> list[Run]:
     """Three repeats on one, two and four nodes; some of them with other metrics or fields."""
     runs = sweep_of((1, 2, 4))
-    runs[which] = [replace(run, **fields) for run in with_metrics(runs[which], **(metrics or {}))]
+    runs[which] = [replace(changed(run, **metrics or {}), **fields) for run in runs[which]]
     return runs
 
 
@@ -95,7 +94,8 @@ def losses(large: float, *, model: str = "gpt", spread: float = 0.0) -> list[Run
         replace(
             run, curves={"loss_history": (), "eval_history": [CurvePoint(9, loss=loss + spread * (at % 3))]}
         )
-        for at, run in enumerate(with_metrics(of_config(ALL, "model", kind=model), global_batch_size=32))
+        for at, each in enumerate(of_config(ALL, "model", kind=model))
+        for run in [changed(each, global_batch_size=32)]
         for loss in [large if run.metrics.nodes == 4 else 2.0]
     ]
 
@@ -186,7 +186,11 @@ def test_each_caveat_is_one_short_sentence() -> None:
         ("other loss", lambda: losses(2.2, spread=0.1), None),
         ("other loss", lambda: losses(2.2, model="vit"), None),
         ("other loss", lambda: [*losses(2.2)[:3], *losses(2.2, model="vit")[3:]], None),
-        ("other loss", lambda: [*losses(2.2)[:3], *with_metrics(losses(2.2)[3:], steps=99)], None),
+        (
+            "other loss",
+            lambda: [*losses(2.2)[:3], *(changed(run, steps=99) for run in losses(2.2)[3:])],
+            None,
+        ),
         ("implausible", lambda: [run_of(), run_of(2, mean_s=0.096)], None),
         ("implausible", lambda: sweep_of((1, 2), (0.1, 0.101, 0.099)), None),
         ("two groups", lambda: sweep_of((1, 2), (0.1, 0.11, 0.12, 0.13)), None),

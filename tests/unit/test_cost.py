@@ -21,8 +21,7 @@ from analysis.results.cost import (
 )
 from analysis.stats.estimates import Estimate, on_basis
 from disttrain.errors import ConfigError
-from tests.support.fake_runs import with_metrics
-from tests.support.studies import BUCKET, curves_of
+from tests.support.studies import BUCKET, changed, curves_of
 
 PRICES = PriceList(currency="EUR", device_hour={"cpu": 3.0}, grid_g_per_kwh=360)
 
@@ -40,7 +39,7 @@ def test_time_hours_and_money_follow_from_the_throughput() -> None:
 def test_sizes_spend_hours_where_one_has_no_price() -> None:
     metrics = {"gpu": SimpleNamespace(energy_j=None, power_mean_w=300.0, gpus=1)}
     cpu, gpu = curves_of((1,), groups=[{BUCKET: 4}, {BUCKET: 32}])
-    (run, *_) = with_metrics(gpu.points[0].runs, device="H100", **metrics)
+    run = changed(gpu.points[0].runs[0], device="H100", **metrics)
     gpu = replace(gpu, points=(replace(gpu.points[0], runs=(run,)),))
     priced, unpriced = size_costs([cpu, gpu], 1e6, PRICES)
     assert (priced.money is None, unpriced.money) == (False, None)
@@ -107,7 +106,7 @@ def test_sizes_that_trained_differently_are_not_ranked() -> None:
     (cost,) = costs_of((10.0, 1.0))
 
     def ended(loss: float, **metrics: Any) -> SizeCost:
-        (run,) = with_metrics(cost.point.runs[:1], **metrics)
+        run = changed(cost.point.runs[0], **metrics)
         run.final["valid_loss"] = loss
         return replace(cost, point=replace(cost.point, runs=(run,)))
 

@@ -28,7 +28,7 @@ from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, read_jsonl, write_json
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES
-from tests.support.fake_runs import WHEN, edit, fake_run, fake_sweep, reshape, write_lines
+from tests.support.fake_runs import WHEN, edit, fake_run, write_lines
 
 HUGE = 10**400
 PROCESSES = {
@@ -292,16 +292,17 @@ def test_the_axes_are_the_swept_keys_or_what_runs_started_by_hand_differ_in(tmp_
 
 
 def test_a_longer_warm_up_is_proposed_and_left_out_only_as_asked(tmp_path: Path) -> None:
-    sweep = fake_sweep(tmp_path, nodes=(2,), repeats=1, all_ranks=True, communication_overhead_percent=10.0)
-    run = sweep / "n2x1-r0"
-    reshape(run, lambda step: 2.0 if step <= 40 else 1.0)
+    sweep, share = tmp_path / "s", {"communication_overhead_percent": 10.0}
+    run = fake_run(
+        sweep / "run", nodes=2, all_ranks=True, overrides=share, times=lambda step: 1 + (step <= 40)
+    )
     (statistics,) = step_statistics([only(sweep)]).values()
     assert (statistics.measured_steps, statistics.warmup) == (100, 40)
     recorded = only(sweep).metrics
     assert recorded == only(sweep, warmup=5).metrics, "the recorded warm-up is longer"
-    assert recorded.measured_s == read_json(run / "metrics.json")["measured_s"]
+    assert recorded.measured_s == read_json(run.metrics)["measured_s"]
     found = only(sweep, warmup=40)
-    later = [each for each in read_jsonl(run / "attempts/000/steps-00000.jsonl") if each["step"] > 40]
+    later = [each for each in read_jsonl(run.attempt(0).steps(0)) if each["step"] > 40]
     later_s = np.array([each["step_s"] for each in later])
     exposed_s = sum(each["comm_exposed_s"] for each in later)
     figures = found.metrics
@@ -346,11 +347,8 @@ def test_a_warm_up_that_leaves_no_step_leaves_the_run_out_or_is_refused(tmp_path
 
 def test_the_proposed_warm_up_counts_the_profiled_steps_in_it(tmp_path: Path) -> None:
     """Ten steps are profiled, so that thirty measured steps end at step 50."""
-    sweep = fake_sweep(tmp_path, nodes=(1,), repeats=1, left_out=[(1, 10), (15, 24)], measured_steps=90)
-    run = sweep / "n1x1-r0"
-    edit(run / "metrics.json", measured_s=0.9 * read_json(run / "metrics.json")["measured_s"])
-    reshape(run, lambda step: 2.0 if step <= 50 else 1.0)
-    (statistics,) = step_statistics([only(sweep)]).values()
+    fake_run(tmp_path / "s" / "run", left_out=[(1, 10), (15, 24)], times=lambda step: 1 + (step <= 50))
+    (statistics,) = step_statistics([only(tmp_path / "s")]).values()
     assert statistics.warmup == 50
 
 
