@@ -9,9 +9,8 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 from matplotlib import rc_params_from_file
@@ -67,8 +66,7 @@ STYLE: dict[Any, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     """The domain of one axis. Both bounds are greater than zero on a logarithmic axis."""
 
     label: str
@@ -99,8 +97,7 @@ def value_axis(label: str, low: float, high: float, *, log: bool = False) -> Axi
     return Axis(label, min(0.0, low) if low < high / 2 else low - pad, high + pad)
 
 
-@dataclass(frozen=True)
-class LegendItem:
+class LegendItem(NamedTuple):
     """One entry of a legend."""
 
     label: str

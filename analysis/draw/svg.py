@@ -19,7 +19,6 @@ from analysis.draw.style import COLOURS, MARK, STYLE
 _VARIABLES = {colour: f"var(--{name})" for name, colour in COLOURS.items()}
 _UNUSED = ("clip-path", "font-family", "transform")
 """Drawing functions keep to their axes and turn no text."""
-_NUMBER = re.compile(r"-?\d+\.\d+")
 _CONTROL = dict.fromkeys((*range(9), *range(11, 32)))
 """Characters that names of runs may have and XML does not allow."""
 
@@ -29,39 +28,27 @@ def inline(figure: Figure, name: str, title: str, description: str) -> str:
     text = io.StringIO()
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):  # ids differ between figures
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    root = ElementTree.fromstring(text.getvalue().translate(_CONTROL))
-    svg = Element("svg", {"viewBox": root.attrib["viewBox"], "role": "img"})
-    svg.set("aria-label", f"{title}. {description}".translate(_CONTROL))
-    for group in (child for child in root if child.tag.endswith("}g")):
-        svg.append(group)
-        for element in list(group.iter()):
-            _plain(element)
+    root = ElementTree.fromstring(re.sub(r"\s*\n\s*", " ", text.getvalue().translate(_CONTROL)))
+    label = f"{title}. {description}".translate(_CONTROL)
+    svg = Element("svg", {"viewBox": root.attrib["viewBox"], "role": "img", "aria-label": label})
+    svg.extend(root.iterfind("{*}g"))
+    for element in [*svg.iter()][1:]:
+        _plain(element)
     return ElementTree.tostring(svg, encoding="unicode")
 
 
 def _plain(element: Element) -> None:
     """Attributes in place of styles and of marks (`analysis.draw.style.mark`)."""
-    element.tag, element.tail = element.tag.rpartition("}")[2], None
-    element.text = (element.text or "").strip() or None
-    attributes = element.attrib
-    for part in attributes.pop("style", "").split(";"):
-        key, _, value = (piece.strip() for piece in part.partition(":"))
-        if key:
-            attributes[key] = _VARIABLES.get(value, value)
-    for key in [key for key in attributes if key.endswith("}href")]:
-        attributes["href"] = attributes.pop(key)
-    for key in _UNUSED:
-        attributes.pop(key, None)
-    for key in {"d", "x", "y"} & attributes.keys():
-        attributes[key] = " ".join(_NUMBER.sub(_short, attributes[key]).split())
+    values = {name.rpartition("}")[2]: value for name, value in element.items()}
+    values |= re.findall(r"([\w-]+): ([^;]+)", values.pop("style", ""))
+    element.tag = element.tag.rpartition("}")[2]
     if element.tag == "g":
-        key, mark, title = attributes.pop("id", "").partition(MARK)
+        key, mark, title = values.pop("id", "").partition(MARK)
         if mark and key:
-            attributes["data-k"] = key
+            values["data-k"] = key
         if title:
             element.insert(0, Element("title"))
             element[0].text = title
-
-
-def _short(number: re.Match[str]) -> str:
-    return f"{float(number[0]):.1f}".removesuffix(".0")
+    element.attrib = {
+        name: _VARIABLES.get(value, value) for name, value in values.items() if name not in _UNUSED
+    }

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,26 +24,7 @@ from analysis.study import make_study
 from disttrain.errors import ConfigError, is_disk_full, message_of
 from disttrain.records.json_files import read_json_or_none, write_bytes, write_text
 
-__all__ = ["CostQuestion", "KnownState", "Written", "write"]
-
-
-class CostQuestion(NamedTuple):
-    """What the user gave on costs."""
-
-    prices: Path | None = None
-    """Price list (`analysis.read.price_list`)."""
-    deadline: str | None = None
-    """Time within which a training must end, with its unit: `6h`."""
-    samples: str | None = None
-    """Samples of that training; None for the planned steps of the base."""
-
-    def read(self) -> dict[str, Any]:
-        """The fields of `Study`; `ConfigError` for a file or value that is not allowed."""
-        return {
-            "prices": PriceList() if self.prices is None else read_price_list(self.prices),
-            "deadline_s": None if self.deadline is None else seconds_of(self.deadline),
-            "samples": None if self.samples is None else samples_of(self.samples),
-        }
+__all__ = ["KnownState", "Written", "write"]
 
 
 class Written(NamedTuple):
@@ -62,7 +43,9 @@ def write(
     only: Collection[Path] | None = None,
     against: Path | str | None = None,
     tables: Mapping[str, Path] | None = None,
-    costs: CostQuestion | None = None,
+    prices: Path | None = None,
+    deadline: str | None = None,
+    samples: str | None = None,
     warmup: int = 0,
     reject_warned: bool = False,
     check: bool = False,
@@ -77,17 +60,22 @@ def write(
             (`analysis.read.load.load_runs`).
         against: folder of another sweep to compare with.
         tables: folders for the tables of the report, by kind: `csv`, `parquet`.
-        costs: price list, deadline and length of the training whose cost the report gives.
+        prices: price list (`analysis.read.price_list`).
+        deadline: time within which a training must end, with its unit: `6h`.
+        samples: samples of that training; those of the planned steps of the base by default.
         check: whether the sweeps must have targets.
 
     Raises:
         ConfigError: a sweep or target does not exist, no run matches `base`, `warmup` or `reject_warned`
-            leaves no run, or a folder cannot be written.
+            leaves no run, a question on costs is not allowed, or a folder cannot be written.
     """
-    out, question = Path(out), (costs or CostQuestion()).read()
+    out, price_list = Path(out), PriceList() if prices is None else read_price_list(prices)
+    deadline_s = None if deadline is None else seconds_of(deadline)
+    training = None if samples is None else samples_of(samples)
     load = partial(load_runs, warmup=warmup, reject_warned=reject_warned)
     other = None if against is None else make_study(load([against]))
-    study = replace(make_study(load(sweeps, states, only), base, against=other), **question)
+    study = make_study(load(sweeps, states, only), base, against=other)
+    study = replace(study, prices=price_list, deadline_s=deadline_s, samples=training)
     found = targets.required(study.runs, study.curves) if check else []
     try:
         out.mkdir(parents=True, exist_ok=True)

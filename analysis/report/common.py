@@ -4,14 +4,12 @@ step, and the parts of `section` and `sentences`."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from analysis.draw.bars import Row, Segment, bars
-from analysis.draw.points import Dot, Line, extent, lines, points
+from analysis.draw.charts import Dot, Line, Row, Segment, bars, extent, lines, points
 from analysis.draw.style import DASHES, Axis, LegendItem, curve_colour, size_colour, value_axis
 from analysis.read.run import Run
 from analysis.report.section import Column, Figure, Table
@@ -23,7 +21,7 @@ from analysis.results.curves import metric as metric
 from analysis.results.curves import of_steps as of_steps
 from analysis.results.curves import over_repeats as over_repeats
 from analysis.study import Study
-from analysis.units import Unit, cell, scale, text
+from analysis.units import Unit, cell, text
 
 Rows = Sequence[Sequence[Any]]
 _MOST_VALUES = 120
@@ -117,29 +115,24 @@ def bars_figure(study: Study, table: Table, title: str, axis: str) -> list[Figur
     """Bars by size, of the columns of a table that have a colour after one another; `axis` is what is
     measured, without the unit."""
     parts = {column: at for at, column in enumerate(table.columns) if column.colour}
-    rows = [
-        (place, {part: value for part, at in parts.items() if (value := getattr(row[at], "value", 0.0))})
-        for place, row in zip(table.places, table.rows, strict=True)
-    ]
-    rows = [row for row in rows if row[1]]
+    rows: list[Row] = []
+    for place, values in zip(table.places, table.rows, strict=True):
+        segments, end = list[Segment](), 0.0
+        for part, at in parts.items():
+            if length := getattr(values[at], "value", 0.0):
+                label = f"{place.name}: {part.heading} {text(length, part.unit)}"
+                segments.append(Segment(end, end := end + length, part.colour, label))
+        if segments and len(study.curves) > 1 and place.curve.label not in {row.name for row in rows}:
+            rows.append(Row(place.curve.label))
+        if segments:
+            rows.append(Row(place.curve.name(place.point), segments, text(end, part.unit)))
     if not rows:
         return []
-    unit, longest = next(iter(parts)).unit, max(sum(known.values()) for _, known in rows)
-    size, suffix = scale(unit, longest)
-    drawn: list[Row] = []
-    for place, known in rows:
-        if len(study.curves) > 1 and place.curve.label not in {row.name for row in drawn}:
-            drawn.append(Row(place.curve.label))
-        segments, end = [], 0.0
-        for part, value in known.items():
-            label = f"{place.name}: {part.heading} {text(value, unit)}"
-            segments.append(Segment(end, end := end + value / size, part.colour, label))
-        drawn.append(Row(place.curve.name(place.point), segments, text(sum(known.values()), unit)))
-    x = Axis(f"{axis} ({suffix.strip()})", 0.0, longest / size)
-    shown = [part for part in parts if any(part in known for _, known in rows)]
-    legend = [LegendItem(part.heading, part.colour) for part in shown] if len(shown) > 1 else []
-    alt = "; ".join(segment.title for row in drawn for segment in row.segments)
-    return [Figure(table.name, title, partial(bars, drawn, x, legend, emulated=study.emulated), alt)]
+    titles = {segment.title: segment.colour for row in rows for segment in row.segments}
+    legend = [LegendItem(part.heading, part.colour) for part in parts if part.colour in titles.values()]
+    entries = legend if len(legend) > 1 else []
+    drawing = partial(bars, rows, axis, part.unit, entries, emulated=study.emulated)
+    return [Figure(table.name, title, drawing, "; ".join(titles))]
 
 
 def points_figure(
@@ -180,7 +173,7 @@ def _value_axis(heading: str, values: Sequence[float], unit: Unit, log: bool) ->
     axis = value_axis(heading, min(values), max(values), log=log)
     if unit not in ("ratio", "B/s", "share"):
         return axis
-    return replace(axis, form=lambda value, _: text(value, unit, 0 if unit == "share" else None))
+    return axis._replace(form=lambda value, _: text(value, unit, 0 if unit == "share" else None))
 
 
 def step_figure(

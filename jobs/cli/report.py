@@ -80,7 +80,9 @@ def run(args: argparse.Namespace) -> int:
         tags=args.tags,
         against=against,
         tables={"csv": args.csv, "parquet": args.parquet},
-        costs={"prices": args.prices, "deadline": args.deadline, "samples": args.samples},
+        prices=args.prices,
+        deadline=args.deadline,
+        samples=args.samples,
         warmup=args.warmup,
         reject_warned=args.reject_warned,
         check=args.check,
@@ -135,13 +137,12 @@ def write(
     out: Path | None = None,
     tags: Sequence[str] = (),
     tables: Mapping[str, str | None] | None = None,
-    costs: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Written:
     """Write the report and print its path.
 
     `tables` are folders for the tables by kind (`csv`, `parquet`): None for none, "" for one beside the page.
-    `costs` are fields of `analysis.report.CostQuestion`, `options` further arguments of its `write`.
+    `options` are further arguments of `analysis.report.write`.
     """
     from disttrain.errors import ConfigError
     from disttrain.records.json_files import read_json
@@ -172,7 +173,6 @@ def write(
             },
             only={paths[state.run.path] for state in with_tags(states, tags)} if tags else None,
             tables=kept,
-            costs=report.CostQuestion(**costs or {}),
             **options,
         )
     document = read_json(written.page.with_name("report.json"))

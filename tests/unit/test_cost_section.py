@@ -11,7 +11,7 @@ import pytest
 
 from analysis.read.price_list import PriceList
 from analysis.read.run import Run
-from analysis.report import CostQuestion, write
+from analysis.report import write
 from analysis.report.section import Section
 from analysis.report.sections import cost
 from analysis.study import make_study
@@ -106,13 +106,14 @@ def test_gpus_that_a_job_held_for_ranks_on_processors_are_named(devices: tuple[s
 @pytest.mark.usefixtures("empty_pngs")
 def test_the_report_refuses_a_bad_question_before_it_writes(tmp_path: Path) -> None:
     sweep, out = fake_sweep(tmp_path, nodes=(1,)), tmp_path / "out"
-    for question, why in (
-        (CostQuestion(deadline="soon"), "--deadline='soon'"),
-        (CostQuestion(samples="few"), "--samples='few'"),
-        (CostQuestion(prices=tmp_path / "none.yaml"), "none.yaml"),
-    ):
+    questions: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"deadline": "soon"}, "--deadline='soon'"),
+        ({"samples": "few"}, "--samples='few'"),
+        ({"prices": tmp_path / "none.yaml"}, "none.yaml"),
+    )
+    for question, why in questions:
         with pytest.raises(ConfigError, match=why):
-            write([sweep], out, costs=question)
+            write([sweep], out, **question)
     assert not out.exists()
-    write([sweep], out, costs=CostQuestion(deadline="1d", samples="1e3"))
+    write([sweep], out, deadline="1d", samples="1e3")
     assert "within 24.0 h" in (out / "report.md").read_text()

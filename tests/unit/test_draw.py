@@ -14,10 +14,20 @@ import pytest
 from matplotlib.figure import Figure
 
 from analysis.draw import svg
-from analysis.draw.bars import Row, Segment, bars
-from analysis.draw.distributions import Distribution, histograms
-from analysis.draw.heat_map import heat_map
-from analysis.draw.points import Dot, Guide, Line, extent, lines, points
+from analysis.draw.charts import (
+    Distribution,
+    Dot,
+    Guide,
+    Line,
+    Row,
+    Segment,
+    bars,
+    extent,
+    heat_map,
+    histograms,
+    lines,
+    points,
+)
 from analysis.draw.style import (
     COLOURS,
     PHASE_COLOURS,
@@ -119,14 +129,14 @@ def test_colours_differ_and_each_has_one_for_dark_mode() -> None:
 
 
 def test_emulated_runs_are_marked() -> None:
-    drawn = [svg.inline(bars([BAR], Axis("s", 0, 1), emulated=flag), "a", "", "") for flag in (True, False)]
+    drawn = [svg.inline(bars([BAR], "time", "s", emulated=flag), "a", "", "") for flag in (True, False)]
     assert ["emulated" in texts(each) for each in drawn] == [True, False]
 
 
 def test_bars_have_their_intervals_and_their_texts_stay_within_the_figure() -> None:
     parts = [Segment(0, 1, "c0", "one"), Segment(1, 3, "c2", "two")]
     rows = [BAR, Row("a heading"), Row("all", parts, "3.00 s"), Row("wide", parts, "x" * 20)]
-    figure = bars(rows, Axis("s", 0, 3), [LegendItem("one", "c0"), LegendItem("x" * 50, "c1")], emulated=True)
+    figure = bars(rows, "time", "s", [LegendItem("one", "c0"), LegendItem("x" * 50, "c1")], emulated=True)
     assert marks(figure, "|") == [(0.9, 0), (1.1, 0)]
     figure.draw_without_rendering()
     shown = [*figure.axes[0].texts, *figure.legends[0].get_texts()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -109,6 +108,6 @@ def _figure(study: Study, results: Mapping[str, CommBench]) -> Figure:
         for each in result.collectives
     ]
     x = size_axis("message", [size for _, _, size, _ in rows])
-    x = replace(x, form=lambda size, _: binary_bytes(size))
+    x = x._replace(form=lambda size, _: binary_bytes(size))
     title, data = "Bus bandwidth by size of the message", "comm_bench_collectives_0"
     return points_figure(study, "comm_bench", title, rows, "B/s", x, "bus bandwidth", data, log=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from analysis.comparison import PointComparison, against
-from analysis.draw.points import Guide
+from analysis.draw.charts import Guide
 from analysis.draw.style import size_axis
 from analysis.read.differences import PARTS, differences, unrecorded
 from analysis.report.common import (
@@ -120,9 +120,8 @@ def _named(study: Study, name: str) -> list[Curve]:
     ]
 
 
-def _names(study: Study, other: Study) -> tuple[str, str]:
+def _names(*studies: Study) -> list[str]:
     """Names of the sweeps of both sides; their folders where a name is on both."""
-    if not set(study.sweeps) & set(other.sweeps):
-        return ", ".join(study.sweeps), ", ".join(other.sweeps)
-    here, there = (sorted({str(run.folder.path.parent) for run in each.runs}) for each in (study, other))
-    return ", ".join(here), ", ".join(there)
+    sides = [sorted({run.folder.path.parent for run in each.runs}) for each in studies]
+    again = set.intersection(*({folder.name for folder in side} for side in sides))
+    return [", ".join(str(folder) if again else folder.name for folder in side) for side in sides]

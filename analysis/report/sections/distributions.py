@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from analysis.draw.distributions import Distribution, histograms
+from analysis.draw.charts import Distribution, histograms
 from analysis.draw.style import Axis
 from analysis.report.common import (
     Column,
@@ -22,7 +24,7 @@ from analysis.report.common import (
     size_table,
 )
 from analysis.results.curves import Point, measured
-from analysis.stats.estimates import Estimate, Floats, geometric_mean, ratio_of_means
+from analysis.stats.estimates import Estimate, geometric_mean, ratio_of_means
 from analysis.units import cell, scale, seconds
 
 ORDER = 110
@@ -31,79 +33,67 @@ _MOST_ROWS = 12
 """Histograms; of more sizes, the smallest and the largest of each configuration are shown."""
 
 
-def _of_repeats(point: Point, name: str) -> Floats:
-    return np.array(measured(point, f"step_time.{name}"))
-
-
-def _mean(point: Point, name: str) -> Estimate:
-    return of_steps(point, geometric_mean(_of_repeats(point, name)))
-
-
-def _text(place: Place, name: str) -> str:
-    return seconds(_mean(place.point, name).value)
-
-
-def _longest(point: Point) -> Estimate:
-    longest = _of_repeats(point, "max_s")
-    return Estimate(longest.max(), None, None, len(longest), "maximum")
-
-
-def _variation(point: Point) -> Estimate:
-    return of_steps(point, ratio_of_means(_of_repeats(point, "std_s"), _of_repeats(point, "mean_s")))
-
-
-def _tail(point: Point) -> Estimate:
-    tails = geometric_mean(_of_repeats(point, "p99_s") / _of_repeats(point, "p50_s"))
-    return of_steps(point, tails).mapped(partial(max, 1.0))
-
-
 _COLUMNS = (
-    *(
-        Column(name, heading, "s", "percentiles", get=partial(_mean, name=name))
-        for name, heading in (("p50_s", "median"), ("p95_s", "p95"), ("p99_s", "p99"))
-    ),
-    Column("max_s", "slowest", "s", "percentiles", get=_longest),
-    Column("variation", "variation", "share", "variation", get=_variation),
-    Column("steps", "number of steps", "count", get=lambda at: sum(measured(at, "measured_steps"))),
+    Column("p50_s", "median", "s", "percentiles"),
+    Column("p95_s", "p95", "s", "percentiles"),
+    Column("p99_s", "p99", "s", "percentiles"),
+    Column("max_s", "slowest", "s", "percentiles"),
+    Column("variation", "variation", "share", "variation"),
+    Column("steps", "number of steps", "count"),
 )
 
 
 def build(study: Study) -> Section | None:
     """None without times of steps."""
-    shown = [place for place in places(study) if None not in measured(place.point, "step_time")]
-    if not shown:
+    items = [(place, figures) for place in places(study) if (figures := _figures(place.point))]
+    if not items:
         return None
-    widest = max(shown, key=lambda place: _tail(place.point).value)
+    widest, tail = max(((place, figures["tail"]) for place, figures in items), key=lambda item: item[1].value)
     fewest = min(measured(widest.point, "measured_steps"))
+    caption = "Percentiles of the measured steps of rank 0, means over repeats."
     return Section(
         "distributions",
         "Distribution of step times",
-        say("distributions", cell(_tail(widest.point), "ratio").in_text, widest.name, fewest),
-        key=f"p99 up to {seconds(max(_mean(place.point, 'p99_s').value for place in shown))}",
-        tables=[
-            size_table(
-                study,
-                "step_percentiles",
-                "Percentiles of the measured steps of rank 0, means over repeats.",
-                _COLUMNS,
-                [(place, place.point) for place in shown],
-            )
-        ],
-        figures=[_histograms(study, shown)],
+        say("distributions", cell(tail, "ratio").in_text, widest.name, fewest),
+        key=f"p99 up to {seconds(max(figures['p99_s'].value for _, figures in items))}",
+        tables=[size_table(study, "step_percentiles", caption, _COLUMNS, items)],
+        figures=[_histograms(study, items)],
     )
 
 
-def _histograms(study: Study, shown: list[Place]) -> Figure:
+def _figures(point: Point) -> dict[str, Any]:
+    """Values of `_COLUMNS`, and p99 / p50; empty where a repeat has no times of steps."""
+    times = measured(point, "step_time")
+    if None in times:
+        return {}
+    p50, p95, p99, most, mean, std = (
+        np.array([getattr(each, f"{name}_s") for each in times])
+        for name in ("p50", "p95", "p99", "max", "mean", "std")
+    )
+    estimates = {
+        "p50_s": geometric_mean(p50),
+        "p95_s": geometric_mean(p95),
+        "p99_s": geometric_mean(p99),
+        "variation": ratio_of_means(std, mean),
+        "tail": geometric_mean(p99 / p50).mapped(partial(max, 1.0)),
+    }
+    return {name: of_steps(point, estimate) for name, estimate in estimates.items()} | {
+        "max_s": Estimate(most.max(), None, None, len(times), "maximum"),
+        "steps": sum(measured(point, "measured_steps")),
+    }
+
+
+def _histograms(study: Study, items: Sequence[tuple[Place, dict[str, Any]]]) -> Figure:
     """On one axis, which ends near the 99th percentiles: rare slow steps do not compress the others."""
     rows = [
         Distribution(
             place.name,
-            f"median {_text(place, 'p50_s')} · p99 {_text(place, 'p99_s')}",
+            f"median {seconds(figures['p50_s'].value)} · p99 {seconds(figures['p99_s'].value)}",
             np.concatenate([run.step_durations_s for run in place.point.runs]),
             place.colour,
         )
-        for place in shown
-        if len(shown) <= _MOST_ROWS or place.point in (place.curve.points[0], place.curve.points[-1])
+        for place, figures in items
+        if len(items) <= _MOST_ROWS or place.point in (place.curve.points[0], place.curve.points[-1])
     ][:_MOST_ROWS]
     high = 1.25 * max(np.percentile(each.values, 99) for each in rows)
     low = 0.95 * min(each.values.min() for each in rows)

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from analysis.comparison import repeat_plan
-from analysis.draw.points import Guide
+from analysis.draw.charts import Guide
 from analysis.draw.style import size_axis
 from analysis.read.record import read_record
 from analysis.report.common import (

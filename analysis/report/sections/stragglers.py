@@ -7,7 +7,7 @@ from statistics import fmean
 
 import numpy as np
 
-from analysis.draw.heat_map import heat_map
+from analysis.draw.charts import heat_map
 from analysis.draw.style import PHASE_NAMES, Axis
 from analysis.read.run import Run
 from analysis.report.common import (
@@ -18,6 +18,7 @@ from analysis.report.common import (
     Study,
     Table,
     of_steps,
+    place_of,
     places,
     say,
     size_table,
@@ -66,18 +67,13 @@ _CELLS = (
 
 def build(study: Study) -> Section | None:
     """None where no run has step records of several ranks."""
-    stragglers = study.stragglers
-    if not stragglers:
+    searched = study.stragglers
+    if not searched:
         return None
-    leading = max(  # of the runs with most ranks, the one with the largest cost
-        stragglers,
-        key=lambda path: (
-            len(study.rank_steps[path].ranks),
-            sum(culprit.cost_s for culprit in stragglers[path].culprits),
-        ),
-    )
-    place, run = next(
-        (place, run) for place in places(study) for run in place.point.runs if run.path == leading
+    place = place_of(study, study.points[next(iter(searched))])  # the first that was searched
+    run = max(
+        (run for run in place.point.runs if run.path in searched),
+        key=lambda run: sum(culprit.cost_s for culprit in searched[run.path].culprits),
     )
     parts = [(at, part) for at in places(study) for part in recurring(study.diagnoses(at.point), 0.0)]
     return Section(
@@ -142,7 +138,7 @@ def _ranks(study: Study, point: Point, run: Run) -> Table:
         blame.tolist(),
         [float(blame[hosts == host].sum()) if host else None for host in hosts],
     )
-    rows = [list(row) for row in sorted(zip(*values, strict=True), key=lambda row: -row[5])]
+    rows = sorted(zip(*values, strict=True), key=lambda row: -row[5])
     sources = [[run]] * len(rows)
     return Table("ranks", f"Ranks of run {run.name}.", _RANKS, rows, sources, most_rows=_MOST_RANKS)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from analysis.draw.bars import Row, Segment, bars
-from analysis.draw.style import PHASE_COLOURS, PHASE_NAMES, Axis
+from analysis.draw.charts import Row, Segment, bars
+from analysis.draw.style import PHASE_COLOURS, PHASE_NAMES
 from analysis.report.common import Column, Figure, Section, Study, place_of, say, size_table
 from analysis.results.cost import mean_watts
 from analysis.results.lost_time import (
@@ -21,7 +21,7 @@ from analysis.results.lost_time import (
     waterfalls,
 )
 from analysis.stats.estimates import Estimate
-from analysis.units import cell, percent, scale
+from analysis.units import cell, percent
 
 ORDER = 60
 
@@ -115,19 +115,17 @@ def _from_peak(shown: Waterfall) -> Iterator[dict[str, Any]]:
 
 
 def _figure(study: Study, shown: Waterfall, place: str) -> Figure:
-    longest_s, end_s = max(shown.ideal_s, shown.actual_s), shown.ideal_s
-    size, unit = scale("s", longest_s)
-
     def row(name: str, start_s: float, end_s: float, colour: str, seconds: Estimate | None = None) -> Row:
-        label, length = cell(end_s - start_s, "s", longest_s).text, seconds and seconds.scaled(1 / size)
-        return Row(name, [Segment(start_s / size, end_s / size, colour, f"{name} {label}", length)], label)
+        label = cell(end_s - start_s, "s", max(shown.ideal_s, shown.actual_s)).text
+        return Row(name, [Segment(start_s, end_s, colour, f"{name} {label}", seconds)], label)
 
+    end_s = shown.ideal_s
     rows = [row("ideal step", 0.0, end_s, "faint")]
     for part in shown.shown:
         colour = PHASE_COLOURS.get(part.name, PHASE_COLOURS["comm_wait_s"])
         start_s, end_s = end_s, end_s + part.seconds.value
         rows.append(row(NAMES[part.name], start_s, end_s, colour, part.seconds))
     rows.append(row("actual step", 0.0, shown.actual_s, "faint"))
-    x = Axis(f"time of a step at {place} ({unit.strip()})", 0.0, longest_s / size)
     alt = f"Waterfall at {place}: {', '.join(row.segments[0].title for row in rows)}"
-    return Figure("waterfall", _TITLE, partial(bars, rows, x, emulated=study.emulated), alt)
+    drawing = partial(bars, rows, f"time of a step at {place}", "s", emulated=study.emulated)
+    return Figure("waterfall", _TITLE, drawing, alt)
