@@ -111,47 +111,43 @@ def fake_run(
     """
     run, world = RunDir(path), nodes * gpus_per_node
     names, batch = {"name": run.name, "sweep": run.sweep}, local_batch_size * accumulation * world
-    config: dict[str, Any] = Config().as_dict()
-    config["resources"] |= {"nodes": nodes, "gpus_per_node": gpus_per_node}
-    config["train"] |= {"steps": steps, "local_batch_size": local_batch_size, "global_batch_size": batch}
-    for dotted, value in (axes or {}).items():
-        section, _, leaf = dotted.rpartition(".")
-        get_key(config, section)[leaf] = value
-    key = config_key(Config.model_validate(config), repeat)
-    planned = {"run_key": key, "config_key": key, "repeat": repeat, "config": config}
-    planned |= {"axes": axes or {"resources.nodes": nodes}}
-    _write(run.run_json, RunRecord, "run", **names, **planned)
+    size = {"nodes": nodes, "gpus_per_node": gpus_per_node}
+    sizes = {"steps": steps, "local_batch_size": local_batch_size, "global_batch_size": batch}
+    config = _config(axes or {}, size, sizes)
+    key, axes = config_key(config, repeat), axes or {"resources.nodes": nodes}
+    planned = {"run_key": key, "config_key": key, "repeat": repeat, "config": config.as_dict(), "axes": axes}
+    _write(run.run_json, RunRecord, "run", names | planned)
     if end == "planned":
         return run
     done = steps if end == "done" else steps // 2
     records = _steps(done, mean_s, times, batch // world, world)
-    attempt = run.attempt(0)
-    hosts = hosts or [f"{run.sweep}-{run.name}-node{index}" for index in range(nodes)]
     cause = {"done": "finished", "failed": "crashed"}.get(end)
-    ended = {"cause": cause, "message": message}
-    _write(attempt.record, AttemptRecord, "attempt", nodes=hosts, ended=cause and WHEN, **ended)
+    outcome = {"cause": cause, "message": message, "ended": cause and WHEN}
+    hosts = hosts or [f"{run.sweep}-{run.name}-node{index}" for index in range(nodes)]
+    _write(run.attempt(0).record, AttemptRecord, "attempt", outcome | {"nodes": hosts})
     for rank in range(world if all_ranks else 1):
-        write_lines(attempt.steps(rank), records)
+        write_lines(run.attempt(0).steps(rank), records)
     end_s = records[-1]["start_s"] + records[-1]["step_s"]
-    write_lines(attempt.host_samples(0), map(_sample, range(int(2 * end_s) + 1)))
-    warmup = min(10, done - 1)
-    measured = {
-        "left_out": left_out or [(1, warmup)],
-        "warmup_steps": warmup,
-        "status": {"done": "completed"}.get(end, end),
-        "steps_total": steps,
-        "local_batch_size": local_batch_size,
-        "accumulation": accumulation,
-        "global_batch_size": batch,
-        "nodes": nodes,
-        "ranks_per_node": gpus_per_node,
-    }
-    _write(run.metrics, Metrics, "metrics", **names, **_figures(records, world, measured) | (overrides or {}))
-    if end == "done":
-        _write(run.done, Outcome, "outcome", **ended, retryable=False)
-    if end == "failed":
-        _write(run.failed, Outcome, "outcome", **ended, retryable=True)
+    write_lines(run.attempt(0).host_samples(0), map(_sample, range(int(2 * end_s) + 1)))
+    figures = _figures(records, world, batch, left_out or [(1, min(10, done - 1))])
+    figures |= {"nodes": nodes, "ranks_per_node": gpus_per_node, **sizes, "accumulation": accumulation}
+    figures |= {"status": {"done": "completed"}.get(end, end), "steps": done, "steps_total": steps}
+    _write(run.metrics, Metrics, "metrics", names | figures | (overrides or {}))
+    if cause:
+        failed = end == "failed"
+        path = run.failed if failed else run.done
+        _write(path, Outcome, "outcome", outcome | {"retryable": failed})
     return run
+
+
+def _config(axes: dict[str, Any], resources: dict[str, int], train: dict[str, int]) -> Config:
+    config: dict[str, Any] = Config().as_dict()
+    config["resources"] |= resources
+    config["train"] |= train
+    for key, value in axes.items():
+        section, _, leaf = key.rpartition(".")
+        get_key(config, section)[leaf] = value
+    return Config.model_validate(config)
 
 
 def edit(path: Path, **changes: Any) -> None:
@@ -178,7 +174,7 @@ def table_rows(report: dict[str, Any], name: str) -> list[dict[str, Any]]:
     ]
 
 
-def _write(path: Path, kind: type[Record], shared: str, **fields: Any) -> None:
+def _write(path: Path, kind: type[Record], shared: str, fields: dict[str, Any]) -> None:
     write_json(path, kind.model_validate(SHARED[shared] | fields).model_dump(mode="json"))
 
 
@@ -229,24 +225,25 @@ def _loss(step: int) -> float:
     return 1.4 + (math.log(256) - 1.4) * math.exp(-step / 40) + 0.03 * math.sin(1.7 * step)
 
 
-def _figures(records: list[dict[str, Any]], world: int, values: dict[str, Any]) -> dict[str, Any]:
-    """`values` of metrics, and those that follow from the records."""
+def _figures(
+    records: list[dict[str, Any]], world: int, batch: int, left_out: Sequence[tuple[int, int]]
+) -> dict[str, Any]:
+    """Values of metrics that follow from the records."""
     measured = [
-        each
-        for each in records
-        if not any(first <= each["step"] <= last for first, last in values["left_out"])
+        each for each in records if not any(first <= each["step"] <= last for first, last in left_out)
     ]
-    times_s = np.array([each["step_s"] for each in measured])
-    rate = len(measured) * values["global_batch_size"] / math.fsum(times_s)
-    return values | {
+    count, times_s = len(measured), np.array([each["step_s"] for each in measured])
+    rate, several = count * batch / math.fsum(times_s), world > 1
+    return {
         "world_size": world,
-        "backend": "gloo" if world > 1 else None,
+        "backend": "gloo" if several else None,
         "nccl": None,
-        "strategy": "ddp" if world > 1 else "single",
-        "strategy_reason": "more than one rank" if world > 1 else "one rank",
-        "steps": len(records),
+        "strategy": "ddp" if several else "single",
+        "strategy_reason": "more than one rank" if several else "one rank",
         "seconds_total": math.fsum(each["step_s"] for each in records) + 1.0,
-        "measured_steps": len(measured),
+        "left_out": left_out,
+        "warmup_steps": left_out[0][1],
+        "measured_steps": count,
         "measured_s": math.fsum(times_s),
         "samples_per_s": rate,
         "samples_per_s_per_rank": rate / world,
@@ -254,13 +251,11 @@ def _figures(records: list[dict[str, Any]], world: int, values: dict[str, Any]) 
         "model_flops_per_s_per_rank": rate / world * 632_000_000,
         "step_time": step_time(times_s),
         "composition": {
-            name: None
-            if measured[0][name] is None
-            else math.fsum(each[name] for each in measured) / len(measured)
+            name: None if measured[0][name] is None else math.fsum(each[name] for each in measured) / count
             for name in PHASES
         },
-        "comm_method": "ddp_backward_tail" if world > 1 else None,
-        "comm_split": "min_over_ranks" if world > 1 else None,
+        "comm_method": "ddp_backward_tail" if several else None,
+        "comm_split": "min_over_ranks" if several else None,
         "peak_memory_bytes": (300 + world) * 2**20,
         "grad_norm_history": [{"step": each["step"], "grad_norm": 1 / each["step"]} for each in records],
         "loss_history": [{"step": each["step"], "loss": each["loss"]} for each in records],
