@@ -16,11 +16,12 @@ from analysis.read.load import KnownState, load_runs
 from analysis.read.price_list import PriceList, read_price_list
 from analysis.report import render
 from analysis.report.model import document
+from analysis.report.section import Section
 from analysis.report.sections import build_all
 from analysis.results import targets
 from analysis.results.cost import samples_of, seconds_of
 from analysis.results.targets import TargetResult
-from analysis.study import make_study
+from analysis.study import Study, make_study
 from disttrain.errors import ConfigError, is_disk_full, message_of
 from disttrain.records.json_files import read_json_or_none, write_bytes, write_text
 
@@ -79,17 +80,7 @@ def write(
     found = targets.required(study.runs, study.curves) if check else []
     try:
         out.mkdir(parents=True, exist_ok=True)
-        sections = build_all(study)
-        report = document(study, sections, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
-        for earlier in (read_json_or_none(out / "report.json") or {}).get("figures", []):
-            (out / Path(earlier["file"]).name).unlink(missing_ok=True)
-        for figure in (figure for section in sections for figure in section.figures):
-            write_bytes(out / f"{figure.name}.png", png(figure.drawn))
-        content = msgspec.json.encode(report, enc_hook=float)
-        write_bytes(out / "report.json", msgspec.json.format(content, indent=1))
-        write_text(out / "report.md", render.markdown(report, sections))
-        write_text(out / "details.html", render.page(report, sections, out, details=True))
-        write_text(out / "report.html", render.page(report, sections, out))
+        sections = _write_page(study, out)
     except OSError as error:
         reason = message_of(error) if is_disk_full(error) else error.strerror
         raise ConfigError(f"cannot write the report to {str(out)!r}: {reason}") from None
@@ -101,3 +92,19 @@ def write(
         except OSError as error:
             raise ConfigError(f"cannot write {str(folder)!r}: {error.strerror}", at=f"--{kind}") from None
     return Written(out / "report.html", found)
+
+
+def _write_page(study: Study, out: Path) -> list[Section]:
+    """Write all but the tables; the sections."""
+    sections = build_all(study)
+    report = document(study, sections, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+    for earlier in (read_json_or_none(out / "report.json") or {}).get("figures", []):
+        (out / Path(earlier["file"]).name).unlink(missing_ok=True)
+    for figure in (figure for section in sections for figure in section.figures):
+        write_bytes(out / f"{figure.name}.png", png(figure.drawn))
+    content = msgspec.json.encode(report, enc_hook=float)
+    write_bytes(out / "report.json", msgspec.json.format(content, indent=1))
+    write_text(out / "report.md", render.markdown(report, sections))
+    write_text(out / "details.html", render.page(report, sections, out, details=True))
+    write_text(out / "report.html", render.page(report, sections, out))
+    return sections
