@@ -221,7 +221,8 @@ def _of_curve(study: Study, curve: Curve) -> Iterator[Caveat]:
         if (speedup.low or speedup.value / SPEED_UP_MARGIN) > most:
             yield grave("implausible", at=_named(curve, pair[1:]), speedup=speedup.value, most=most)
     moving = [point for point in curve.points if point.basis == "not stationary"]
-    tests = [study.statistics[path] for point in moving for path in point.paths if path in study.statistics]
+    runs = [run.path for point in moving for run in point.runs]
+    tests = [study.statistics[path] for path in runs if path in study.statistics]
     if changed := [each for each in tests if not each.stationarity.publishable]:
         numbers = {"change": changed[0].stationarity.change, "warmup": max(each.warmup for each in changed)}
         yield grave("not stationary", moving, at=_named(curve, moving), **numbers)

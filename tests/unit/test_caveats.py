@@ -244,9 +244,11 @@ def test_the_claim_of_a_curve_is_the_first_case_that_holds(runs, base, case) -> 
     assert isinstance(shown.point and shown.point.speedup, Estimate) == (case not in ("no base", "one size"))
 
 
-def test_the_longest_of_the_lacking_warm_ups_is_proposed() -> None:
+def test_the_change_of_the_first_run_is_named_and_the_longest_of_the_lacking_warm_ups_is_proposed() -> None:
     runs = sweep()
     for run, last in zip(runs, (30, 40, 35), strict=False):
         run.steps.seconds["step_s"][run.steps.step <= last] *= 2
-    (caveat,) = [each for each in make_study(runs).caveats if each.kind == "not stationary"]
+    study = make_study(runs)
+    (caveat,) = [each for each in study.caveats if each.kind == "not stationary"]
     assert caveat.numbers["warmup"] == 40
+    assert caveat.numbers["change"] == study.statistics[runs[0].path].stationarity.change
