@@ -22,7 +22,6 @@ from analysis.stats.stationarity import Stationarity, stationarity
 class StepStatistics:
     """One run."""
 
-    measured_steps: int
     stationarity: Stationarity
     within_run: float | None
     """Half of the interval of the mean step by the spread between steps, as a share of it; None for few
@@ -43,16 +42,12 @@ def step_statistics(runs: Iterable[Run]) -> RunStatistics:
 
 
 def _statistics(run: Run) -> StepStatistics:
-    step_s, found = run.steps.series_s, stationarity(run.steps.series_s)
+    step_s = run.steps.series_s
+    found = stationarity(step_s)
     is_pipeline = run.metrics is not None and run.metrics.strategy == "pipeline"
     seconds = None if is_pipeline else rank_steps(run.steps)
-    return StepStatistics(
-        step_s.size,
-        found,
-        relative_half_width(step_s),
-        longer_warmup(run.steps, found.warm_up),
-        seconds,
-    )
+    warmup = longer_warmup(run.steps, found.warm_up)
+    return StepStatistics(found, relative_half_width(step_s), warmup, seconds)
 
 
 def longer_warmup(steps: Steps, measured: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.ingest.table import PER_RUN, RUN, complete_steps, read_table, separate_waiting
+from analysis.read.lines import read_record
 from analysis.read.load import step_time
-from analysis.read.record import read_record
 from analysis.units import percent, plural
 from disttrain.errors import ConfigError
 from disttrain.records.attempt import Outcome
@@ -42,32 +41,6 @@ _SAME_BATCH = 1.01
 """Largest ratio of the batches of repeats: the samples of a step may vary."""
 _UNASSIGNED = 0.5
 """Share of the time in no given phase above which `step_s` and the phases may differ in their unit."""
-
-
-@dataclass(frozen=True)
-class TableRun:
-    """A run to write."""
-
-    folder: RunDir
-    rows: pd.DataFrame
-    """Of complete steps, by rank and step."""
-    measured: pd.DataFrame
-    """Rows of the steps after the warm-up."""
-    facts: dict[str, Any]
-    """Values of the columns `PER_RUN`; None without one."""
-    nodes: int
-    world_size: int
-    batch: int
-    """Mean samples of a measured step over all ranks."""
-    origin: Ingested
-
-    @property
-    def local_batch(self) -> int:
-        return max(1, self.batch // self.world_size)
-
-    @property
-    def steps(self) -> list[int]:
-        return np.unique(self.rows["step"]).astype(int).tolist()
 
 
 def ingest(
@@ -106,26 +79,24 @@ def ingest(
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     origin = Ingested(source=path.name, sha256=sha256, rows=0, ingested=now)
     runs = [
-        _table_run(
-            path, RunDir(root.joinpath(*names)), rows, origin, global_batch_size, warmup_steps, warnings
-        )
+        (RunDir(root.joinpath(*names)), *_run(path, names, rows, origin, global_batch_size, warmup_steps))
         for names, rows in table.groupby(RUN, sort=False)
     ]
-    records = [_run_record(run) for run in runs]
     batches: dict[tuple[Any, ...], list[int]] = {}
-    for record in (*earlier, *records):
+    for record in (*earlier, *(record for _, record, *_ in runs)):
         size = record.sweep, *(record.axes.get(axis) for axis in _AXES)
         batches.setdefault(size, []).append(record.config["train"]["global_batch_size"])
     several = {sweep for (sweep, *_), of_size in batches.items() if max(of_size) > _SAME_BATCH * min(of_size)}
-    for run, record in zip(runs, records, strict=True):
+    for folder, record, metrics, rows, doubts in runs:
         if record.sweep in several:
-            record.axes["train.local_batch_size"] = run.local_batch
-        _write(run, record)
+            record.axes["train.local_batch_size"] = metrics.local_batch_size
+        _write(folder, record, metrics, rows)
+        warnings += doubts
     for name in sweeps if targets else ():
         base = {"sweep": {"scaling": "weak", "base_ranks": None}}  # no config of another program is known
         planned = SweepRecord(name=name, base=base, created=now, targets=list(targets))
         _write_record(root / name / "sweep.json", planned)
-    return [run.folder for run in runs], warnings
+    return [folder for folder, *_ in runs], warnings
 
 
 def _earlier_runs(sweep: Path) -> list[RunRecord]:
@@ -141,17 +112,17 @@ def _earlier_runs(sweep: Path) -> list[RunRecord]:
     return records
 
 
-def _table_run(
+def _run(
     path: Path,
-    folder: RunDir,
+    names: Sequence[str],
     table: pd.DataFrame,
     origin: Ingested,
     batch: int | None,
     warmup_steps: int,
-    warnings: list[str],
-) -> TableRun:
-    """The run of these rows; reasons to doubt them are appended to `warnings`."""
-    name = f"{folder.sweep}/{folder.name}"
+) -> tuple[RunRecord, Metrics, pd.DataFrame, list[str]]:
+    """Records of the run of these rows, its rows of complete steps by rank and step, and reasons to doubt
+    them. A row is `measured` after the warm-up."""
+    name = "/".join(names)
     where = f"{path}, run {name}"
     facts = {column: next(iter(table[column].dropna()), None) for column in PER_RUN}
     ranks = table["rank"].astype(int)
@@ -167,19 +138,20 @@ def _table_run(
     rows = complete_steps(table)
     if rows.empty:
         raise ConfigError(f"{where}: no step has rows of all {len(hosts)} ranks")
+    doubts = []
     if missing := sorted({*range(world_size)} - {*hosts.index}):
         listed = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
-        warnings.append(f"{name}: no rows of ranks {listed} of {world_size}")
+        doubts.append(f"{name}: no rows of ranks {listed} of {world_size}")
     if incomplete := table["step"].nunique() - rows["step"].nunique():
-        warnings.append(f"{name}: {plural(incomplete, 'step')} without rows of all ranks left out")
+        doubts.append(f"{name}: {plural(incomplete, 'step')} without rows of all ranks left out")
     unassigned = rows["unassigned_s"].sum() / rows["step_s"].sum()
     if unassigned > _UNASSIGNED:
-        warnings.append(
+        doubts.append(
             f"{name}: {percent(unassigned, 0)} of step_s is in no phase; are step_s and phases in seconds?"
         )
     rows = separate_waiting(rows).sort_values(["rank", "step"])
-    measured = rows[rows["step"].rank(method="dense") > warmup_steps]
-    samples = (rows if measured.empty else measured)["samples"]
+    rows["measured"] = rows["step"].rank(method="dense") > warmup_steps
+    samples = rows["samples"][rows["measured"] | ~rows["measured"].any()]
     if samples.notna().all():
         batch = round(samples.mean() * world_size)
     elif batch is None:
@@ -187,49 +159,52 @@ def _table_run(
             f"{path}: rows without a value in column 'samples'; name the samples of a step over all ranks "
             "with --global-batch-size N"
         )
-    names = hosts.reindex(range(world_size)).fillna("").tolist() if hosts.any() else []
-    origin = origin.model_copy(update={"rows": len(rows), "incomplete_steps": incomplete, "hosts": names})
-    return TableRun(folder, rows, measured, facts, nodes, world_size, batch, origin)
+    local = max(1, batch // world_size)
+    shape = {"nodes": nodes, "ranks_per_node": world_size // nodes, "world_size": world_size}
+    batches = {"local_batch_size": local, "global_batch_size": batch}
+    known = hosts.reindex(range(world_size)).fillna("").tolist() if hosts.any() else []
+    origin = origin.model_copy(update={"rows": len(rows), "incomplete_steps": incomplete, "hosts": known})
+    metrics = _metrics(rows, facts, {"name": names[1], "sweep": names[0], **shape, **batches}, origin)
+    return _run_record(metrics, facts, origin), metrics, rows.fillna({"samples": local}), doubts
 
 
-def _write(run: TableRun, record: RunRecord) -> None:
-    folder, origin = run.folder, run.origin
-    exposed_s = run.rows[["comm_wait_s", "comm_transfer_s"]].sum(axis=1, min_count=1)
-    lines = run.rows.fillna({"samples": run.local_batch}).assign(comm_exposed_s=exposed_s, lr=None)
-    for rank, of_rank in lines.groupby("rank"):
-        columns = of_rank[[name for name in Step.model_fields if name in lines]].astype(object)
-        records = columns.where(columns.notna(), None).to_dict("records")
-        text = "".join(Step.model_validate(record).model_dump_json() + "\n" for record in records)
+def _write(folder: RunDir, record: RunRecord, metrics: Metrics, rows: pd.DataFrame) -> None:
+    exposed_s = rows[["comm_wait_s", "comm_transfer_s"]].sum(axis=1, min_count=1)
+    steps = rows.assign(comm_exposed_s=exposed_s, lr=None).astype({"step": int, "samples": int})
+    columns = [name for name in Step.model_fields if name in steps]
+    for rank, of_rank in steps.groupby("rank"):
+        text = of_rank[columns].to_json(orient="records", lines=True, double_precision=15)
         write_text(folder.attempt(0).steps(int(rank)), text, durable=False)
     _write_record(folder.run_json, record)
-    note = f"ingested from {origin.source}, not measured by this program"
+    assert record.ingested is not None
+    note = f"ingested from {record.ingested.source}, not measured by this program"
     _write_record(folder.path / "annotation.json", AnnotationRecord(tags=[TAG], note=note))
-    _write_record(folder.metrics, _metrics(run))
-    _write_record(folder.done, Outcome(cause="finished", attempt=0, ended=origin.ingested, retryable=False))
+    _write_record(folder.metrics, metrics)
+    _write_record(folder.done, Outcome(cause="finished", attempt=0, ended=metrics.updated, retryable=False))
 
 
 def _write_record(path: Path, record: Record) -> None:
     write_json(path, record.model_dump(mode="json"))
 
 
-def _run_record(run: TableRun) -> RunRecord:
-    folder, facts, origin = run.folder, run.facts, run.origin
+def _run_record(metrics: Metrics, facts: dict[str, Any], origin: Ingested) -> RunRecord:
     model, strategy = facts["model"], facts["strategy"]
-    resources = {"nodes": run.nodes, "gpus_per_node": run.world_size // run.nodes}
+    resources = {"nodes": metrics.nodes, "gpus_per_node": metrics.ranks_per_node}
     axes = dict(zip(_AXES, (*resources.values(), model, strategy), strict=True))
     config = {
-        "model": {"kind": model or "unknown"},
+        "model": {"kind": metrics.model},
         "resources": resources,
         "train": {
-            "steps": len(run.steps),
-            "global_batch_size": run.batch,
-            "local_batch_size": run.local_batch,
+            "steps": metrics.steps,
+            "global_batch_size": metrics.global_batch_size,
+            "local_batch_size": metrics.local_batch_size,
         },
     }
-    key = hashlib.sha256(f"{origin.sha256} {folder.sweep}/{folder.name}".encode()).hexdigest()[:12]
+    name = f"{origin.sha256} {metrics.sweep}/{metrics.name}"
+    key = hashlib.sha256(name.encode()).hexdigest()[:12]
     return RunRecord(
-        name=folder.name,
-        sweep=folder.sweep,
+        name=metrics.name,
+        sweep=metrics.sweep,
         run_key=key,
         config_key=key,
         repeat=facts["repeat"],
@@ -248,39 +223,34 @@ def _run_record(run: TableRun) -> RunRecord:
     )
 
 
-def _metrics(run: TableRun) -> Metrics:
-    rows, measured, facts, steps = run.rows, run.measured, run.facts, run.steps
-    world_size, ranks, measured_steps = run.world_size, rows["rank"].nunique(), measured["step"].nunique()
-    warmup = len(steps) - measured_steps
-    phases_s = measured[[*PHASES]].mean().astype(object)
+def _metrics(rows: pd.DataFrame, facts: dict[str, Any], fields: dict[str, Any], origin: Ingested) -> Metrics:
+    """`fields`: name, shape and batches of the run."""
+    measured = rows[rows["measured"]]
+    steps, ranks = np.unique(rows["step"]).astype(int).tolist(), rows["rank"].nunique()
+    warmup = len(steps) - measured["step"].nunique()
+    step_s, world_size = measured["step_s"], fields["world_size"]
+    samples = measured["samples"].fillna(fields["global_batch_size"] / world_size).sum() * world_size
+    rate = samples / step_s.sum(min_count=1)
+    phases_s = measured[[*PHASES]].mean()
+    exposed_s = phases_s[["comm_wait_s", "comm_transfer_s"]].sum(min_count=1)
     losses = rows.groupby("step")["loss"].mean().dropna()
     thinned = losses[:: max(1, -(-len(losses) // _POINTS))]
-    values: dict[str, Any] = {name: None for name, each in Metrics.model_fields.items() if each.is_required()}
-    values |= {
-        "name": run.folder.name, "sweep": run.folder.sweep, "run_key": "", "attempt": 0,
-        "status": "completed", "updated": run.origin.ingested, "nodes": run.nodes,
-        "ranks_per_node": world_size // run.nodes, "world_size": world_size,
+    required = (name for name, each in Metrics.model_fields.items() if each.is_required())
+    values = dict.fromkeys(required) | {
+        **fields, "run_key": "", "attempt": 0, "status": "completed", "updated": origin.ingested,
         "device": facts["device"] or "unknown", "torch": facts["framework"] or "unknown",
         "oversubscribed": False, "strategy": facts["strategy"], "strategy_reason": "ingested",
         "model": facts["model"] or "unknown", "steps": len(steps), "steps_total": len(steps),
-        "local_batch_size": run.local_batch, "accumulation": 1, "global_batch_size": run.batch,
-        "seconds_total": rows["step_s"].sum() / ranks, "warmup_steps": warmup,
+        "accumulation": 1, "seconds_total": rows["step_s"].sum() / ranks, "warmup_steps": warmup,
         "left_out": [(steps[0], steps[warmup - 1])] if warmup else [(0, -1)],
-        "measured_steps": measured_steps, "composition": phases_s.where(phases_s.notna(), None).to_dict(),
+        "measured_steps": len(steps) - warmup, "measured_s": step_s.sum(min_count=1) / ranks,
+        "samples_per_s": rate, "samples_per_s_per_rank": rate / world_size,
+        "composition": phases_s.astype(object).where(phases_s.notna(), None).to_dict(),
+        "communication_overhead_percent": 100 * exposed_s / step_s.mean(),
+        "step_time": step_time(step_s[measured["rank"] == rows["rank"].min()].to_numpy()),
         "loss_history": [LossPoint(step=int(step), loss=loss) for step, loss in thinned.items()],
-        "eval_history": [], "communication_overhead_percent": None,
+        "eval_history": [],
     }  # fmt: skip
-    if measured_steps:
-        measured_s = measured["step_s"].sum() / ranks
-        samples = measured["samples"].fillna(run.batch / world_size).sum() * world_size / ranks
-        exposed_s = measured[["comm_wait_s", "comm_transfer_s"]].mean().sum(min_count=1)
-        values |= {
-            "measured_s": measured_s,
-            "samples_per_s": samples / measured_s,
-            "samples_per_s_per_rank": samples / measured_s / world_size,
-            "step_time": step_time(measured["step_s"][measured["rank"] == rows["rank"].min()].to_numpy()),
-        }
-        if not np.isnan(exposed_s):
-            values["communication_overhead_percent"] = 100 * exposed_s * measured_steps / measured_s
+    values = {name: value if value == value else None for name, value in values.items()}  # NaN: not measured
     absent = [name for name, value in values.items() if value is None]
     return Metrics.model_validate(values | {"null_reasons": dict.fromkeys(absent, _REASON)})

@@ -15,8 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.read.lines import Columns, read_columns, read_struct
-from analysis.read.record import R, read_record
+from analysis.read.lines import Columns, T, read_columns, read_record, read_struct
 from disttrain.records.node import NodeRecord, Preflight
 from disttrain.records.run_directory import Attempt, RunDir
 
@@ -80,7 +79,9 @@ class RunAttempt:
         """Records of the nodes by node rank, empty ones where they are missing; at least one."""
         files = dict(self.numbered("node-*.json"))
         nodes = max([1, len(self.record.nodes), *(number + 1 for number in files)])
-        found = {node: _read(path, NodeRecord, self.problems) for node, path in files.items()}
+        found = {
+            node: _known(path, read_record(path, NodeRecord), self.problems) for node, path in files.items()
+        }
         return [found.get(node) or NodeRecord(node=node, host="", taken="") for node in range(nodes)]
 
     def hosts(self, nodes: int) -> list[str]:
@@ -137,23 +138,22 @@ class RunAttempt:
         return {(hosts[link.source], hosts[link.target]): link.bytes_per_s for link in links}
 
 
-def _read(path: Path, model: type[R], problems: list[str]) -> R | None:
-    """A record; None where it is missing, or cannot be used, which `problems` then tells."""
-    if not path.exists():
-        return None
-    record, problem = read_record(path, model)
-    problems += [f"{path.parent}/{problem}"] if problem else []
+def _known(path: Path, found: tuple[T | None, str], problems: list[str]) -> T | None:
+    """A record; its problem is appended to `problems` unless the file is missing."""
+    record, problem = found
+    if problem and path.exists():
+        problems.append(f"{path.parent}/{problem}")
     return record
 
 
 def read_attempts(run: RunDir, problems: list[str]) -> tuple[RunAttempt, ...]:
     """The attempts of a run, oldest first."""
-    progress = read_struct(run.progress, _Progress, problems) or _Progress()
+    progress = _known(run.progress, read_struct(run.progress, _Progress), problems) or _Progress()
     return tuple(
         RunAttempt(
             files,
-            read_struct(files.record, _Record, problems) or _Record(),
-            _read(files.preflight, Preflight, problems),
+            _known(files.record, read_struct(files.record, _Record), problems) or _Record(),
+            _known(files.preflight, read_record(files.preflight, Preflight), problems),
             progress.updated if progress.attempt == files.number else None,
             problems,
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.read.axes import swept_values
+from analysis.read.differences import swept_values
 from analysis.read.load import load_runs
 from analysis.read.run import Run
 from analysis.read.run_table import COLUMNS, column_value
@@ -61,11 +61,6 @@ def swept_keys(runs: pd.DataFrame) -> list[str]:
 def _column(key: str) -> str:
     """Column of a swept key; `axes.NAME` where another column has that name."""
     return f"axes.{key}" if key in COLUMNS else key
-
-
-def load(sweeps: Iterable[Path | str], **options: Any) -> pd.DataFrame:
-    """The table of the runs in these sweeps' folders; arguments and errors are those of `load_runs`."""
-    return table(load_runs(sweeps, **options))
 
 
 def load_frames(sweeps: Iterable[Path | str], **options: Any) -> Frames:

@@ -1,4 +1,5 @@
-"""Read records faster than the standard library: JSON Lines as columns of numbers, and single objects."""
+"""Read records faster than the standard library: JSON Lines as columns of numbers, and single objects, or the
+reason for which one cannot be used."""
 
 from __future__ import annotations
 
@@ -10,8 +11,10 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from disttrain.errors import in_one_line
+from disttrain.records.base import SCHEMA_VERSION, Record
 from disttrain.records.json_files import MAX_LINES_BYTES, IrregularFile, open_regular, read_record_bytes
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
@@ -20,21 +23,52 @@ _NUMBERS = (Int32, float)
 Columns = dict[str, NDArray[Any]]
 """Arrays of one length, by name."""
 T = TypeVar("T")
+R = TypeVar("R", bound=Record)
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def read_struct(path: Path, kind: type[T], problems: list[str]) -> T | None:
-    """The JSON object in a file, as far as `kind` has its fields; None where the file is missing.
-
-    A record of other types has its message appended to `problems`, and counts as missing.
-    """
+def read_struct(path: Path, kind: type[T]) -> tuple[T | None, str]:
+    """The JSON object in a file, as far as `kind` has its fields, or None with the problem."""
     try:
-        return msgspec.json.decode(read_record_bytes(path), type=kind)
+        return msgspec.json.decode(read_record_bytes(path), type=kind), ""
     except FileNotFoundError:
-        pass
+        return None, f"{path.name} is missing"
     except (*_UNREADABLE, OSError) as error:
-        problems.append(f"{path} cannot be read: {in_one_line(error)}")
-    return None
+        return None, f"{path.name} cannot be read: {in_one_line(error)}"
+
+
+def read_record(path: Path, model: type[R]) -> tuple[R | None, str]:
+    """A record, or None with the problem."""
+    content, problem = read_content(path)
+    return (None, problem) if content is None else validated(path.name, content, model)
+
+
+def read_content(path: Path) -> tuple[dict[str, Any] | None, str]:
+    """The object in a file, or None with the problem.
+
+    A higher schema version may give a field another meaning, so such a record is not used.
+    """
+    content, problem = read_struct(path, dict[str, Any])
+    version = (content or {}).get("schema_version")
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        return None, (
+            f"{path.name} has schema version {version}, and this version of disttrain reads at most "
+            f"{SCHEMA_VERSION}; write the report with the newer version"
+        )
+    return content, problem
+
+
+def validated(name: str, content: dict[str, Any], model: type[R]) -> tuple[R | None, str]:
+    """The record, or None with the problem. Fields of newer versions are left out. No type stands for another
+    one: neither `true` for 1, nor "1"."""
+    try:
+        msgspec.msgpack.encode(content)  # no whole number is beyond 64 bits
+        return model.model_validate_json(msgspec.json.encode(content), strict=True, extra="ignore"), ""
+    except OverflowError:
+        return None, f"{name} has a number beyond 64 bits"
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        return None, f"{name} does not fit its schema: {'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def read_columns(path: Path, fields: Mapping[str, Any], problems: list[str]) -> Columns:

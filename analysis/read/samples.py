@@ -122,24 +122,21 @@ def other_load(samples: Samples) -> float | None:
     return max(0.0, max(by_host) - sum(_means(own[rows], samples.rank[rows]))) / 100
 
 
-def utilization_by_step(
-    samples: Mapping[Kind, Samples],
-) -> dict[Device, tuple[Sequence[float], Sequence[float]]]:
-    """Step and utilization of rank 0's devices, means over segments of steps.
+def utilization_by_step(samples: Mapping[Kind, Samples], device: Device) -> list[tuple[float, float]]:
+    """Step and utilization of rank 0's device, means over segments of steps; empty for few samples.
 
     Utilization of a `gpu` is the share of time in which a kernel ran; of `processors`, the mean number that
-    the process kept busy. Devices with few samples are left out.
+    the process kept busy.
     """
-    means: dict[Device, tuple[Sequence[float], Sequence[float]]] = {}
-    for device, (kind, name, unit) in _UTILIZATION.items():
-        of_kind = samples[kind]
-        value = of_kind.values[name]
-        rows = (of_kind.rank == 0) & ~np.isnan(of_kind.step) & ~np.isnan(value)
-        if np.count_nonzero(rows) >= FEW_SAMPLES:
-            step = of_kind.step[rows]
-            segment = (step - 1) // max(1, -(-int(step.max()) // _SEGMENTS))
-            means[device] = _means(step, segment), _means(unit * value[rows], segment)
-    return means
+    kind, name, unit = _UTILIZATION[device]
+    of_kind = samples[kind]
+    value = of_kind.values[name]
+    rows = (of_kind.rank == 0) & ~np.isnan(of_kind.step) & ~np.isnan(value)
+    if np.count_nonzero(rows) < FEW_SAMPLES:
+        return []
+    step = of_kind.step[rows]
+    segment = (step - 1) // max(1, -(-int(step.max()) // _SEGMENTS))
+    return [*zip(_means(step, segment), _means(unit * value[rows], segment), strict=True)]
 
 
 def _means(values: Floats, groups: NDArray[Any]) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -31,24 +31,6 @@ _FIELDS = {
 _NEVER = np.iinfo(np.int64).max
 _NAMED = 8
 """Ranks that a message names."""
-
-
-@dataclass(frozen=True)
-class Cube:
-    """Measured steps that all of some ranks recorded: a matrix of shape (ranks, records) for each name.
-
-    A column is a step record. That of several steps holds their sum; `counts` are its steps.
-    """
-
-    first: NDArray[np.int32]
-    """First step of each record."""
-    counts: NDArray[np.int32]
-    ranks: tuple[int, ...]
-    """Rank of each row, ascending."""
-    hosts: NDArray[np.object_]
-    """Node of each rank in each record, which differs between attempts; empty if unknown."""
-    seconds: Mapping[str, Floats]
-    """NaN where not measured."""
 
 
 @dataclass(frozen=True)
@@ -122,22 +104,14 @@ class Steps:
         return float(self.seconds[name][known].sum() / steps) if steps else None
 
     @cached_property
-    def _common(self) -> NDArray[np.intp]:
-        """Rows of the measured records that all ranks of the run have, of shape (ranks, records)."""
+    def common(self) -> NDArray[np.intp]:
+        """Indices of the measured records that all ranks of the run have, of shape (ranks, records): a column
+        is a step record of each of `measured_ranks`. No column without one."""
         rows = np.flatnonzero(self.measured)
         rows = rows[np.lexsort((self.rank[rows], self.step[rows]))]
         ranks = self.measured_ranks.size
         _, inverse, times = np.unique(self.step[rows], return_inverse=True, return_counts=True)
         return rows[times[inverse] == ranks].reshape(-1, max(ranks, 1)).T
-
-    def cube(self, names: Iterable[str]) -> Cube | None:
-        """The measured records that all ranks of the run have; None without one."""
-        rows = self._common
-        if not rows.size:
-            return None
-        seconds = {name: self.seconds[name][rows] for name in names}
-        ranks = tuple(self.measured_ranks.tolist())
-        return Cube(self.step[rows[0]], self.counts[rows[0]], ranks, self.host[rows], seconds)
 
     def missing_records(self, world_size: int, measured_steps: int) -> list[str]:
         """A text on the ranks that recorded fewer than these measured steps; empty without one."""

@@ -117,14 +117,10 @@ def _alone(study: Study, run: Run, metrics: Metrics) -> float:
     return _repeats(study, run) == 1 and ((known and known.within_run) or 1e-9)
 
 
-def _repeats(study: Study, run: Run) -> int:
-    """Number of repeats of its size; 0 where their throughputs are equal, and for no size."""
+def _repeats(study: Study, run: Run) -> int | None:
+    """Number of repeats of its size; 0 where their throughputs are equal, None for no size."""
     point = study.points.get(run.path)
-    return 0 if point is None or point.basis == "equal repeats" else len(point.runs)
-
-
-def _equal(study: Study, run: Run, metrics: Metrics) -> bool:
-    return run.path in study.points and not _repeats(study, run)
+    return None if point is None else len(point.runs) * (point.basis != "equal repeats")
 
 
 _ROWS = (
@@ -143,7 +139,7 @@ _ROWS = (
     _Row("missing records", lambda study, run, of: len(run.incomplete), forbids="nobody is slow"),
     _Row("one repeat", _alone, forbids="cost ranking"),
     _Row("two repeats", lambda study, run, of: _repeats(study, run) == 2, Gravity.NOTE),
-    _Row("equal repeats", _equal, forbids="cost ranking"),
+    _Row("equal repeats", lambda study, run, of: _repeats(study, run) == 0, forbids="cost ranking"),
     _Row("few steps", _untested, Gravity.NOTE, 1 / FEW_STEPS),
     _Row("skipped updates", lambda study, run, of: of.skipped_steps / of.steps, Gravity.NOTE, SKIPPED_SHARE),
     _Row("no pre-flight", lambda study, run, of: run.preflight.get("preflight") == "skipped", Gravity.NOTE),

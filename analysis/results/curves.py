@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
 
-from analysis.read.axes import swept_values
-from analysis.read.differences import program_of
+from analysis.read.differences import program_of, swept_values
 from analysis.read.run import Run, value_at
 from analysis.results.phases import Phases, losses, partition
 from analysis.stats.estimates import Basis, Estimate, geometric_mean, on_basis, ratio, share_mean
@@ -75,12 +75,12 @@ class Point:
         """Of the intervals of all means of steps."""
         return self.samples_per_s.basis
 
-    @property
+    @cached_property
     def metrics(self) -> list[Metrics]:
         """Of each repeat."""
         return [run.metrics for run in self.runs if run.metrics]
 
-    @property
+    @cached_property
     def paths(self) -> frozenset[str]:
         """Of the runs."""
         return frozenset(run.path for run in self.runs)

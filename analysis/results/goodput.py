@@ -35,9 +35,6 @@ JobClass = Literal["queue", "start_up", "restart", "training", "checkpoint", "re
 CLOCKS_S = 1.0
 """Clocks of the scheduler and of a node may differ by this much."""
 CLASSES: tuple[JobClass, ...] = get_args(JobClass)
-_NUMBER = {name: number for number, name in enumerate(CLASSES)}
-
-
 _KEPT: Sequence[JobClass] = ("training", "checkpoint", "evaluation", "other")
 _REPEATED: Sequence[JobClass] = ("rework", "checkpoint", "evaluation", "other")
 """Classes from the changes of one step on."""
@@ -69,9 +66,10 @@ def account(at: ArrayLike, classes: Sequence[JobClass]) -> dict[JobClass, float]
 
     A change that is earlier than the one before counts at the same instant.
     """
-    lasts = np.diff(np.maximum.accumulate(at))
-    numbers = [_NUMBER[name] for name in classes[:-1]]
-    return dict(zip(CLASSES, np.bincount(numbers, lasts, len(CLASSES)).tolist(), strict=True))
+    seconds = dict.fromkeys(CLASSES, 0.0)
+    for name, last_s in zip(classes, np.diff(np.maximum.accumulate(at)).tolist(), strict=False):
+        seconds[name] += last_s
+    return seconds
 
 
 def job_time(run: Run) -> JobTime | None:

@@ -59,19 +59,20 @@ def chain(useful_s: Floats, host_s: Floats, step_s: Floats) -> Floats:
 def step_chain(steps: Steps, ranks: int) -> Floats | None:
     """`chain` for a step, of the measured steps that all ranks recorded; None without one of all `ranks`,
     without useful time, or where waiting and transfer were not measured."""
-    cube = steps.cube(("step_s", "compute_s", "optimizer_s", "comm_exposed_s", *_HOST))
-    if cube is None or len(cube.ranks) < ranks:
+    rows = steps.common
+    if not rows.size or len(rows) < ranks:
         return None
-    if ranks > 1 and np.isnan(cube.seconds["comm_exposed_s"]).all():
+    seconds = {name: each[rows] for name, each in steps.seconds.items()}
+    if ranks > 1 and np.isnan(seconds["comm_exposed_s"]).all():
         return None
     # Ingested runs may lack a phase; its time is then part of another one.
-    useful_s = cube.seconds["compute_s"] + filled(cube.seconds["optimizer_s"])
-    host_s = filled(np.array([cube.seconds[name] for name in _HOST])).sum(axis=0)
+    useful_s = seconds["compute_s"] + filled(seconds["optimizer_s"])
+    host_s = filled(np.array([seconds[name] for name in _HOST])).sum(axis=0)
     whole = np.isfinite(useful_s).all(axis=0)
     if not useful_s[:, whole].any():
         return None
-    sums = chain(useful_s[:, whole], host_s[:, whole], cube.seconds["step_s"][:, whole].mean(axis=0))
-    return sums / cube.counts[whole].sum()
+    sums = chain(useful_s[:, whole], host_s[:, whole], seconds["step_s"][:, whole].mean(axis=0))
+    return sums / steps.counts[rows[0, whole]].sum()
 
 
 def factors(chains: Floats) -> dict[str, Estimate]:

@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.read.steps import Cube, Steps, filled
+from analysis.read.steps import Steps, filled
 from analysis.stats.estimates import Floats, block_sums
 
 _SAME_HOST = 0.9
@@ -56,10 +56,19 @@ class StragglerLoss(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RankSteps(Cube):
+class RankSteps:
     """Measured steps of one run that every rank recorded, in seconds of a step: the record of several steps
-    counts as their mean, `counts` times. Of the phases, `seconds` has the measured ones."""
+    counts as their mean, `counts` times. Matrices have the shape (ranks, records)."""
 
+    first: NDArray[np.int32]
+    """First step of each record."""
+    counts: NDArray[np.int32]
+    ranks: tuple[int, ...]
+    """Rank of each row, ascending."""
+    hosts: NDArray[np.object_]
+    """Node of each rank in each record, which differs between attempts; empty if unknown."""
+    seconds: Mapping[str, Floats]
+    """Of the phases, the measured ones; NaN where a record lacks one."""
     own_s: Floats
     """Seconds of a step outside communication."""
 
@@ -108,10 +117,11 @@ def rank_steps(steps: Steps) -> RankSteps | None:
     measured, own seconds are the step's seconds minus exposed communication. In steps whose communication
     some rank did not measure, `other_s` contains waiting, so it is no own work there.
     """
-    cube = steps.cube(("step_s", *OWN_PHASES, *_COMMUNICATION))
-    if cube is None or len(cube.ranks) < 2:
+    rows = steps.common
+    if not rows.size or len(rows) < 2:
         return None
-    seconds = {name: values / cube.counts for name, values in cube.seconds.items()}
+    counts = steps.counts[rows[0]]
+    seconds = {name: steps.seconds[name][rows] / counts for name in ("step_s", *OWN_PHASES, *_COMMUNICATION)}
     known = np.any([np.isfinite(seconds[name]) for name in _COMMUNICATION], axis=0).all(axis=0)
     for name in OWN_PHASES:
         if not np.isfinite(seconds[name]).any():
@@ -123,7 +133,8 @@ def rank_steps(steps: Steps) -> RankSteps | None:
     own = [seconds[name] for name in OWN_PHASES if name in seconds]
     own = own or [seconds["step_s"], -seconds["comm_wait_s"], -seconds["comm_transfer_s"]]
     own_s = filled(np.array(own)).sum(axis=0)
-    return RankSteps(cube.first, cube.counts, cube.ranks, cube.hosts, seconds, own_s)
+    ranks = tuple(steps.measured_ranks.tolist())
+    return RankSteps(steps.step[rows[0]], counts, ranks, steps.host[rows], seconds, own_s)
 
 
 def straggler_loss(own_s: Floats) -> StragglerLoss:

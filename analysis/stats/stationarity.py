@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import nctdtrinc, ndtri
 
-from analysis.stats.estimates import Floats, lag_1, t_quantile
+from analysis.stats.estimates import Floats, block_sums, lag_1, t_quantile
 
 StationarityVerdict = Literal["stationary", "warm-up too short", "not stationary", "too few steps"]
 
@@ -177,7 +177,7 @@ def _fit(blocks: Floats) -> tuple[float, float, int]:
 
 def _blocks(series: Floats, count: int) -> tuple[Floats, NDArray[np.intp]]:
     """Medians of so many blocks, and their numbers of steps, as `np.array_split` cuts them."""
-    sizes = series.size // count + (np.arange(count) < series.size % count)
+    sizes = block_sums(series, count)[1]
     ordered = series[np.lexsort((series, np.repeat(np.arange(count), sizes)))]
     before = np.cumsum(sizes) - sizes
     return (ordered[before + (sizes - 1) // 2] + ordered[before + sizes // 2]) / 2, sizes

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import submit
-from analysis.read.frames import load
+from analysis.read.frames import load_frames
 from disttrain import LoopTelemetry
 from disttrain.data import synthetic
 from disttrain.models import emulated
@@ -145,7 +145,7 @@ def test_the_program_of_the_page_runs_in_a_folder_of_its_own(tmp_path):
 
 def test_its_runs_are_reported_with_all_others(tmp_path):
     train(0, 1, str(tmp_path / "mine" / "n1"))
-    [row] = load([tmp_path / "mine"]).to_dict("records")
+    [row] = load_frames([tmp_path / "mine"]).runs.to_dict("records")
     assert (row["run"], row["included"], row["steps"]) == ("n1", True, EPOCHS * SAMPLES // BATCH)
     assert row["model"] == "tests.support.tutorial:Classifier"
 
@@ -178,7 +178,7 @@ def test_a_loop_over_an_emulated_model_is_marked_and_each_step_draws_its_jitter(
     assert (metrics.emulated, metrics.model) == (True, "emulated")
     assert metrics.emulation_late_s is not None
     assert read_json(folder / "progress.json")["emulated"] is True
-    [row] = load([tmp_path / "mine"]).to_dict("records")
+    [row] = load_frames([tmp_path / "mine"]).runs.to_dict("records")
     assert row["emulated"]
 
 

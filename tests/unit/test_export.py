@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import submit
-from analysis.read.frames import load
+from analysis.read.frames import load_frames
 from analysis.report.export import write_tables
 from analysis.report.section import Column, Section, Table
 from analysis.report.sections import build_all
@@ -33,7 +33,7 @@ def test_the_flag_writes_the_tables_of_the_page(
     index = read_json(folder / "tables.json")
     files = {each["file"] for each in index["tables"]}
     assert files == {path.name for path in folder.iterdir()} - {"tables.json"}
-    recorded = load([runs / "default"])
+    recorded = load_frames([runs / "default"]).runs
     read = {name: READERS[kind](folder / f"{name}.{kind}") for name in ("runs", "all_runs")}
     assert read["runs"]["samples_per_s"].tolist() == pytest.approx(
         recorded["samples_per_s"].tolist(), rel=1e-15

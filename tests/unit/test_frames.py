@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.read.frames import Frames, load, load_frames, swept_keys
+from analysis.read.frames import Frames, load_frames, swept_keys
 from disttrain.records.json_files import read_json, read_jsonl, write_json
 from disttrain.records.run_directory import RunDir
 from tests.support.fake_runs import NODE, edit, fake_run, fake_sweep, write_lines
@@ -53,7 +53,7 @@ def test_an_axis_with_the_name_of_a_column_has_a_column_of_its_own(tmp_path: Pat
     write_json(
         run.run_json, read_json(run.run_json) | {"axes": {"samples_per_s": 3, "state": "a", "lr": 0.5}}
     )
-    table = load([tmp_path / "s"])
+    table = load_frames([tmp_path / "s"]).runs
     assert table.columns.is_unique
     names = ("state", "axes.state", "axes.samples_per_s", "lr")
     assert [table[name].item() for name in names] == ["done", "a", 3, 0.5]
@@ -95,7 +95,7 @@ def test_an_aggregate_is_one_row_with_sums_and_left_out_as_a_whole(tmp_path: Pat
     row = frames_of(run).steps.iloc[10]
     assert (row["step"], row["counts"], row["samples"], row["measured"]) == (11, 50, 400, True)
     assert np.isnan(row["start_s"])
-    assert load([tmp_path / "s"], warmup=20)["measured_steps"].tolist() == [50]
+    assert load_frames([tmp_path / "s"], warmup=20).runs["measured_steps"].tolist() == [50]
 
 
 def test_ranks_have_the_host_of_their_node_by_the_record_of_the_attempt_or_their_own(tmp_path: Path) -> None:

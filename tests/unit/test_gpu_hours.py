@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import submit as command_line
-from analysis.read.frames import load
+from analysis.read.frames import load_frames
 from disttrain.config.config_tree import Config
 from disttrain.records import gpu_hours
 from disttrain.records.gpu_hours import RunGpuHours
@@ -234,7 +234,7 @@ def test_status_long_shows_runs_and_sums_and_writes_nothing(
 def test_the_table_of_a_report_has_the_hours_also_of_runs_that_failed(tmp_path: Path) -> None:
     for name, end in (("a", "done"), ("b", "failed"), ("c", "planned")):
         fake_run(tmp_path / "s" / name, nodes=2, end=end)
-    table = load([tmp_path / "s"]).set_index("run")
+    table = load_frames([tmp_path / "s"]).runs.set_index("run")
     assert list(table["attempts"]) == [1, 1, 0]
     assert table["hours"].isna().tolist() == [False, False, True]
     assert (table.loc["b", "hours"], table.loc["b", "queue_wait_s"]) == (pytest.approx(2 * 60 / 3600), 60)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from analysis.read.frames import load
+from analysis.read.frames import load_frames
 from analysis.read.load import load_runs
 from disttrain.engine.exposed_comm import grad_tensors
 from disttrain.engine.own_loop import LoopTelemetry, unwrap_model
@@ -134,7 +134,7 @@ def test_nothing_is_invented_for_a_loop(tmp_path, monkeypatch):
     assert record["cluster"] is record["repeat"] is record["profile"] is None
     assert metrics["dataset"] is metrics["model_flops_per_sample"] is metrics["tokens_per_s"] is None
     assert read_state(run, code_hash="2-0123456789ab").stale is False
-    [row] = load([tmp_path / "mine"]).to_dict("records")
+    [row] = load_frames([tmp_path / "mine"]).runs.to_dict("records")
     assert row["included"]
     assert all(
         pd.isna(row[name]) for name in ("dataset", "dataset_version", "repeat", "code_hash", "git_commit")

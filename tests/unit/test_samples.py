@@ -61,18 +61,19 @@ def process_samples(
 
 def utilization(process: Samples) -> Any:
     gpu = Samples(*[np.empty(0)] * 4, {"utilization": np.empty(0)})
-    return utilization_by_step({"gpu": gpu, "process": process}).get("processors")
+    return utilization_by_step({"gpu": gpu, "process": process}, "processors")
 
 
 def test_utilization_is_that_of_rank_0_in_at_most_sixty_segments_of_equal_length() -> None:
     """121 steps make segments of three, of which the last has one."""
     numbers = np.arange(1.0, 122)
     middles = [*range(2, 120, 3), 121]
-    assert utilization(process_samples(100 * numbers)) == (middles, pytest.approx(middles))
+    steps, busy = zip(*utilization(process_samples(100 * numbers)), strict=True)
+    assert [*steps] == middles == pytest.approx(busy)
     few, lost = [100.0] * 4, [100.0, np.nan, 300.0, 100.0, 100.0]
-    assert utilization(process_samples(few)) is utilization(process_samples(lost)) is None
+    assert utilization(process_samples(few)) == utilization(process_samples(lost)) == []
     others = process_samples([100.0, 300.0] * 5, rank=[0, 1] * 5, steps=[1.0, np.nan] * 5)
-    assert utilization(others) == ([1], [1])
+    assert utilization(others) == [(1, 1)]
 
 
 @pytest.mark.parametrize(
@@ -120,5 +121,6 @@ def test_over_attempts_only_samples_in_steps_that_were_kept_count(tmp_path: Path
         write_lines(attempt.host_samples(0), [sample | {"at_s": step - first + 0.5} for step in steps])
     edit(run.metrics, attempt=1)
     (loaded,) = load_runs([tmp_path / "s"])
-    expected = ([*range(1, 13)], pytest.approx([1.0] * 5 + [3.0] * 7))
-    assert utilization_by_step(loaded.samples) == {"processors": expected}
+    expected = [(step, pytest.approx(1.0 if step <= 5 else 3.0)) for step in range(1, 13)]
+    assert utilization_by_step(loaded.samples, "processors") == expected
+    assert utilization_by_step(loaded.samples, "gpu") == []

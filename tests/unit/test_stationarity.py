@@ -138,7 +138,6 @@ def test_statistics_are_those_of_included_runs_with_step_records() -> None:
     pipeline = run_of(2, name="pipeline", metrics={"strategy": "pipeline"})
     found = step_statistics([*runs, lost, pipeline])
     assert [*found] == [runs[0].path, runs[1].path, pipeline.path]
-    assert {each.measured_steps for each in found.values()} == {100}
     assert [each.ranks is not None for each in found.values()] == [False, True, False]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from analysis.read.record import read_record
+from analysis.read.lines import read_record
 from analysis.read.run import Run
 from analysis.report.common import Column, Section, Study, item_table, places, size_table
 from analysis.results.network import judge, traffic

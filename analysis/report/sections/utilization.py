@@ -69,8 +69,7 @@ def build(study: Study) -> Section:
                 "Utilization on rank 0",
                 [replace(busy, get="busy")],
                 lambda run: [
-                    {"step": step, "busy": share}
-                    for step, share in zip(*utilization_by_step(run.samples).get(device, ()), strict=True)
+                    {"step": step, "busy": share} for step, share in utilization_by_step(run.samples, device)
                 ],
             ),
             *bars_figure(study, traffic, "NVLink and PCIe traffic", "mean rate of a GPU"),
