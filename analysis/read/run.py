@@ -22,6 +22,7 @@ from disttrain.records import gpu_hours
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.metrics import Metrics
 from disttrain.records.node import NodeRecord
+from disttrain.records.node_hardware import read_hardware
 from disttrain.records.planned import RunRecord
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import gpus_per_rank
@@ -229,6 +230,11 @@ class Run:
     def own_script(self) -> bool:
         """Without telemetry: no figures but those of its own metrics.json."""
         return self.reported is not None
+
+    @cached_property
+    def hardware(self) -> dict[str, float]:
+        """Figures of the samples that the agents took in the last attempt; empty without any."""
+        return read_hardware(self.attempts[-1].files) if self.attempts else {}
 
     @property
     def step_durations_s(self) -> Floats:

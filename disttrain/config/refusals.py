@@ -365,6 +365,7 @@ REFUSALS: Sequence[Rule] = (
             "workdir": "writes into its run directory alone",
             "launcher": "is started by torchrun",
             "script_step_timeout_s": "has job.step_timeout_s",
+            "idle_timeout_min": "has job.step_timeout_s",
         }.items()
     ),
 )

@@ -21,7 +21,7 @@ Reader = Callable[[Any, Any], Any]
 of processes take psutil and a `psutil.Process`, those of a host psutil and the numbers of the job's
 processors, those of links None and a `Link`. A class among the readers is made once for each device, for
 readers with a state."""
-Statistic = Literal["mean", "min", "max", "growth", "segment_growth", "counts", "shares"]
+Statistic = Literal["mean", "min", "max", "growth", "segment_growth", "counts", "shares", "zeros"]
 """How samples become a figure: see `disttrain.hardware.statistics`."""
 
 
@@ -153,7 +153,7 @@ FIELDS = (
      constant=True),
     _gpu("power_limit_w", "W", (lambda api, h: api.nvmlDeviceGetEnforcedPowerLimit(h) / 1e3,), constant=True),
     _gpu("utilization", "share", (lambda api, h: api.nvmlDeviceGetUtilizationRates(h).gpu / 100,),
-     {"utilization": "mean"}, live="gpu_utilization"),
+     {"utilization": "mean", "idle": "zeros"}, live="gpu_utilization"),
     _gpu("memory_used_bytes", "bytes", (lambda api, h: api.nvmlDeviceGetMemoryInfo(h).used,),
      {"memory_used_peak_bytes": "max"}, True, live="gpu_memory_used_bytes"),
     _gpu("power_w", "W", (lambda api, h: api.nvmlDeviceGetPowerUsage(h) / 1e3,),

@@ -9,6 +9,7 @@ instance in the warm-up, has the segment None. The statistics are
   where a device has none. A counter that was reset loses one interval.
 - `counts`: how often each entry of a list occurs
 - `shares`: `counts` / samples that have the list
+- `zeros`: share of the samples that are 0
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Tally:
     total: float = 0.0
     least: float = math.inf
     most: float = -math.inf
+    zeros: int = 0
     segment_growth: float | None = None
     entries: Counter[str] = field(default_factory=Counter)
     _last: float = 0
@@ -45,6 +47,7 @@ class Tally:
             self.entries.update(map(str, value))
         elif value is not None:
             self.total += value  # raises for a text, before anything counts
+            self.zeros += value == 0
             self.least, self.most = min(self.least, value), max(self.most, value)
             if segment is not None and segment == self._segment and value >= self._last:
                 self.segment_growth = (self.segment_growth or 0) + value - self._last
@@ -111,6 +114,7 @@ _FIGURES: dict[Statistic, Callable[[Sequence[Tally]], Any]] = {
     "max": lambda tallies: max(each.most for each in tallies),
     "growth": lambda tallies: sum(each.most - each.least for each in tallies if each.count),
     "segment_growth": _segment_growth,
+    "zeros": lambda tallies: sum(each.zeros for each in tallies) / _count(tallies),
     "counts": lambda tallies: dict(_entries(tallies)),
     "shares": lambda tallies: {name: count / _count(tallies) for name, count in _entries(tallies)},
 }

@@ -106,6 +106,8 @@ class GpuSummary(Record, extra="allow"):
     """Seconds covered by the counted samples, mean over GPUs."""
     utilization: float | None
     """Fraction of the time in which a kernel ran: mean over GPUs and samples."""
+    idle: float | None = None
+    """Fraction of the samples in whose period no kernel ran."""
     memory_used_peak_bytes: int | None
     """Highest used memory of one device, over all processes and the whole attempt."""
     power_mean_w: float | None
@@ -146,3 +148,13 @@ class ProcessSummary(Record, extra="allow"):
     threads_max: int | None
     host_memory_used_peak: float | None
     """Highest used fraction of a host's memory, over all processes."""
+
+
+class NodeHardware(Record):
+    """`hardware-nodeNN.json`: what the agent of a node measures of a `command`, from the start of its ranks
+    on. Absent if a rank samples by itself."""
+
+    gpu: GpuSummary | None
+    processes: ProcessSummary | None
+    live: dict[str, float]
+    """Means of the newest samples over the node's GPUs and ranks, by their names in `Progress`."""

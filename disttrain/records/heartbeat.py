@@ -6,12 +6,15 @@ of CLOCK_MONOTONIC in seconds, which all processes of a node share. Standard lib
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from disttrain.records.json_files import read_json_or_none, write_json
+from disttrain.records.run_directory import Attempt
 
 FOLDER_VARIABLE = "DISTTRAIN_NODE_FOLDER"
 """Environment variable with a folder in memory of the node, which the agent and its ranks share. Without it,
@@ -20,6 +23,7 @@ SCRIPT_TIMEOUT_VARIABLE = "DISTTRAIN_STEP_TIMEOUT_S"
 """Environment variable of a `command` with `job.script_step_timeout_s`. Without it, scripts are not
 watched."""
 INTERVAL_S = 1.0
+_SAMPLED = "sampled-by-a-rank"
 
 Phase = Literal["setup", "step", "checkpoint", "evaluation", "finish"]
 """Phases with a time limit each. `finish` has that of `setup`."""
@@ -60,6 +64,19 @@ def record_killed_probe(folder: Path, pid: int) -> None:
 def count_killed_probes(folder: Path) -> int:
     """Number of recorded probes of this node."""
     return sum(1 for _ in folder.glob("killed-probe-*"))
+
+
+def samples_itself(folder: Path) -> bool:
+    """Whether a rank of this node samples its hardware, so that the agent need not."""
+    return (folder / _SAMPLED).exists()
+
+
+def take_over_samples(attempt: Attempt, node: int) -> None:
+    """End the samples that the agent takes of this node, and remove them: this process takes its own."""
+    with contextlib.suppress(KeyError, OSError):  # without an agent, and at the second call
+        (Path(os.environ[FOLDER_VARIABLE]) / _SAMPLED).touch(exist_ok=False)
+        for path in (attempt.gpu_samples(node), attempt.host_samples(node)):
+            path.unlink(missing_ok=True)
 
 
 def heartbeat_path(folder: Path, rank: int) -> Path:

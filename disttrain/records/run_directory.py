@@ -61,6 +61,8 @@ class Attempt:
     gpu_samples = _NumberedFile("gpu-node{:02d}.jsonl")
     gpu_devices = _NumberedFile("gpu-node{:02d}.json")
     host_samples = _NumberedFile("host-node{:02d}.jsonl")
+    hardware = _NumberedFile("hardware-node{:02d}.json")
+    """Figures of the samples that the agent of a node takes of a command."""
     comm = _NumberedFile("comm-{:05d}.jsonl")
     """Collectives of the profiled steps."""
     trace = _NumberedFile("trace-{:05d}.json.gz")
@@ -88,6 +90,10 @@ class Attempt:
     """Number of a command's processes on a node; absent if one had a connection to another process."""
     node_ranks = _NumberedFile("node-{:02d}.ranks.json")
     """Positions of a node's ranks before its agent ended them; absent if they ended by themselves."""
+    stack = _NumberedFile("stack-{:05d}.txt")
+    """Stacks of a rank's threads, before the agents ended a command that hung."""
+    nccl_trace = _File("nccl-trace-")
+    """Start of the names of NCCL's flight recorder, which end in the rank."""
     checkpoint_warning = _File("checkpoint-warning.json")
     """A checkpoint that cannot be restored: `message`. Removed once a later one was read back."""
     hang_warning = _File("hang-warning.json")

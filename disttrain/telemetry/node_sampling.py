@@ -13,6 +13,7 @@ from disttrain.config.sections.telemetry import TelemetryConfig
 from disttrain.hardware.fields import FIELDS, load_field
 from disttrain.hardware.node_sampler import GpuId, HardwareSampler, LocalRank, Node, NodeSamples
 from disttrain.records.communication import NcclLog
+from disttrain.records.heartbeat import take_over_samples
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.network import read_first_steps
@@ -74,6 +75,7 @@ class NodeTelemetry:
 
             local = [rank for rank in ranks if rank.node == self._node]
             backend = world.backend if world.nodes > 1 else None
+            take_over_samples(self._attempt, self._node)
             node = Node(self._attempt, local, config.gpu_every_s, config.flush_every_s, self.fields, backend)
             self._sampler = HardwareSampler(node, segment)
             self._sampler.start()

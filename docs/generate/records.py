@@ -9,7 +9,7 @@ from disttrain.records.comm_bench import CommBench, FabricAb
 from disttrain.records.communication import CommSample, FabricRecord
 from disttrain.records.dataset import PackedTokens
 from disttrain.records.gpu_hours import RunGpuHours
-from disttrain.records.hardware import GpuSample, HostSample, NodeGpus
+from disttrain.records.hardware import GpuSample, HostSample, NodeGpus, NodeHardware
 from disttrain.records.layers import Layers
 from disttrain.records.metrics import Metrics
 from disttrain.records.node import NodeRecord, Preflight
@@ -33,6 +33,7 @@ FILES: dict[str, type[Record]] = {
     "gpu-devices": NodeGpus,
     "gpu-sample": GpuSample,
     "host-sample": HostSample,
+    "node-hardware": NodeHardware,
     "comm-sample": CommSample,
     "metrics": Metrics,
     "comm-bench": CommBench,

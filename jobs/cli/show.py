@@ -22,12 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         node_records="hardware of each node of the last attempt",
         env="variables added to the environment of the ranks",
         metrics="`metrics.json`, or null",
+        hardware="figures of the samples that the agents took of a `command` in the last attempt",
     )
     options.value(parser, "run", "RUN")
 
 
 def run(args: argparse.Namespace) -> int:
     from disttrain.records.json_files import read_json_or_none
+    from disttrain.records.node_hardware import read_hardware
     from disttrain.records.run_json import read_reported
     from jobs.cli import bench, selection
     from jobs.cli.command_output import add_json
@@ -44,7 +46,16 @@ def run(args: argparse.Namespace) -> int:
     paths = sorted(run.attempts()[-1].path.glob("node-*.json")) if run.attempts() else []
     records = [read_json_or_none(path) for path in paths if path.name.count(".") == 1]
     nodes = [each for each in records if each and "host" in each]
-    add_json([state], record=record, attempt_records=attempts, node_records=nodes, env=env, metrics=metrics)
+    hardware = read_hardware(run.attempts()[-1]) if run.attempts() else {}
+    add_json(
+        [state],
+        record=record,
+        attempt_records=attempts,
+        node_records=nodes,
+        env=env,
+        metrics=metrics,
+        hardware=hardware,
+    )
     if args.json:
         return 0
     parts = [
@@ -65,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
             ],
         ),
         _results(metrics or {}, read_reported(run)),
+        _numbers("hardware in the last attempt, seen by the agents", hardware),
         bench.results_text([run]),
         _pairs("files", _files(state)),
     ]
@@ -133,13 +145,17 @@ def _node(record: Record) -> str:
     return f"{record['host']}: {', '.join(filter(None, parts))}"
 
 
+def _numbers(title: str, values: Mapping[str, float]) -> str:
+    from jobs.cli.formatting import number
+
+    return _pairs(title, [(name, number(value, 6)) for name, value in values.items()])
+
+
 def _results(metrics: Record, reported: Mapping[str, float]) -> str:
     from jobs.cli.formatting import number
 
     if reported:
-        return _pairs(
-            "results that the script reports", [(name, number(value, 6)) for name, value in reported.items()]
-        )
+        return _numbers("results that the script reports", reported)
     evaluation = (metrics.get("eval_history") or [{}])[-1]
     last = {"loss": evaluation.get("loss"), **(evaluation.get("metrics") or {})}
     rows = [

@@ -154,6 +154,34 @@ def command_variables(run: RunDir, attempt: Attempt, config: Mapping[str, Any]) 
     }
 
 
+def idle_limit_s(record: Mapping[str, Any]) -> float | None:
+    """Seconds of silence after which an idle rank of a command hangs, by its `run.json`; None: never."""
+    minutes = record["config"]["job"].get("idle_timeout_min")  # not in old plans
+    if minutes is None:
+        minutes = (record.get("profile") or {}).get("idle_timeout_min")
+    return 60 * float(minutes) if minutes else None
+
+
+def evidence_variables(attempt: Attempt) -> dict[str, AddedVariable]:
+    """Variables by which a hang of a command leaves NCCL's last collectives and the stacks of Python.
+
+    The flight recorder has two names of each, as PyTorch has renamed them and reads the old ones with a
+    warning; older releases record nothing unless these are set.
+    """
+    trace, entries = str(attempt.nccl_trace), "2000"
+    values = {
+        "PYTHONFAULTHANDLER": "1",
+        "TORCH_FR_BUFFER_SIZE": entries,
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": entries,
+        "TORCH_FR_DUMP_TEMP_FILE": trace,
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": trace,
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    }
+    return {
+        name: _derived(value, "job.idle_timeout_min: evidence of a hang") for name, value in values.items()
+    }
+
+
 def _loopback_variables() -> dict[str, AddedVariable]:
     """gloo and NCCL on the loopback interface."""
     loopback = _derived("lo", "all nodes are this machine, so ranks connect over loopback")

@@ -8,8 +8,12 @@ of a collective, because the launch queue of its device is full.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+
+SCRIPT = "script"
+"""Phase of the ranks of a `command` without heartbeats: steps are not known."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,7 @@ class RankPosition:
 
     rank: int
     phase: str
-    """See `disttrain.records.heartbeat.Phase`."""
+    """See `disttrain.records.heartbeat.Phase`; or `SCRIPT`."""
     step: int
     """Optimizer steps done."""
     silent_s: float
@@ -26,11 +30,11 @@ class RankPosition:
     limit_s: float
     """Seconds after which the rank counts as hung."""
     waiting: bool
-    """Whether it was in a collective."""
+    """Whether it was in a collective; in a script also whether its GPU worked."""
     stopped: bool
     """Whether it wrote no heartbeats: the process was stopped, or one thread held the GIL."""
     where: str
-    """Line that its main thread executed."""
+    """Line that its main thread executed; empty where unknown."""
 
     @property
     def waits_for_others(self) -> bool:
@@ -38,13 +42,22 @@ class RankPosition:
 
     @property
     def phase_text(self) -> str:
+        if self.phase == SCRIPT:
+            return "the script"
         return f"step {self.step + 1}" if self.phase == "step" else f"{self.phase} after step {self.step}"
 
 
 def candidates(positions: Sequence[RankPosition]) -> list[RankPosition]:
-    """The ranks that may be the one that the others wait for; none if each rank waits in the same step."""
+    """The ranks that may be the one that the others wait for; none if each rank waits in the same step.
+
+    Of a script, it may be the only rank at another line than the others.
+    """
     first = min(map(_order, positions))
     found = [each for each in positions if _order(each) == first]
+    lines = Counter(each.where for each in found)
+    apart = [each for each in found if lines[each.where] == 1]
+    if found[0].phase == SCRIPT and len(apart) == 1:
+        return apart
     behind = any(each.step > found[0].step for each in positions)
     return found if behind or not found[0].waits_for_others else []
 
@@ -64,9 +77,12 @@ def describe_hang(positions: Sequence[RankPosition], silent_nodes: Collection[in
     found = silent_rank(positions)
     longest = max(positions, key=lambda each: each.silent_s)
     if found is not None and found.stopped:
-        return f"rank {found.rank} stopped: no heartbeat for {found.silent_s:.0f} s, in {found.phase_text}"
+        sign = "output" if found.phase == SCRIPT else "heartbeat"
+        return f"rank {found.rank} stopped: no {sign} for {found.silent_s:.0f} s, in {found.phase_text}"
     if found is not None:
-        return f"rank {found.rank} was in {found.phase_text} for {found.silent_s:.0f} s, at {found.where}"
+        state = "silent and idle" if found.phase == SCRIPT else f"in {found.phase_text}"
+        at = f", at {found.where}" if found.where else ""
+        return f"rank {found.rank} was {state} for {found.silent_s:.0f} s{at}"
     several = candidates(positions)
     waited = f"in a collective of {longest.phase_text} for {longest.silent_s:.0f} s"
     if silent_nodes:

@@ -55,14 +55,18 @@ class CommandStop:
             self._planned = min(self._planned, by_peers, key=lambda stop: stop[1])
         elif self._stop_file is not None and self._stop_file.exists():
             self._stop_file = None
-            at = math.ceil(time.time() + (_ALL_NODES_S if self._nodes > 1 else 0.0))
-            if at < self._planned[1]:
-                self._planned = ("stopped", at)
-                peers.record_stop(self._attempt, "stopped", at)
+            self.plan("stopped")
         cause = self._planned[0]
         if time.time() < self._planned[1]:
             return None
         return "time limit" if cause == "deadline" else "a request to stop", cause
+
+    def plan(self, cause: str) -> None:
+        """Plan a stop for the time at which all nodes know of it, unless an earlier one is planned."""
+        at = math.ceil(time.time() + (_ALL_NODES_S if self._nodes > 1 else 0.0))
+        if not self._begun and at < self._planned[1] and self._planned[0] != cause:
+            self._planned = (cause, at)
+            peers.record_stop(self._attempt, cause, at)
 
     def begin(self, cause: str) -> None:
         """Signal the processes from now on; the other nodes follow, where only this one was warned."""
@@ -89,7 +93,7 @@ def targets(pid: int, number: int) -> list[int]:
     A launcher that the command has started would end its ranks, and a shell without a trap would die of the
     signal. So these are the ranks of such a launcher, else the uppermost process that is no such shell.
     """
-    ranks = [] if _is_rank(pid) else uppermost(pid, _is_rank)
+    ranks = [] if is_rank(pid) else uppermost(pid, is_rank)
     return (
         ranks or uppermost(pid, lambda each: not _is_shell(each) or processes.handles(each, number)) or [pid]
     )
@@ -108,7 +112,7 @@ def _is_shell(pid: int) -> bool:
     return False
 
 
-def _is_rank(pid: int) -> bool:
+def is_rank(pid: int) -> bool:
     """Whether a process has the variables that a launcher gives each rank."""
     with contextlib.suppress(OSError):
         return b"\0LOCAL_RANK=" in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()

@@ -25,7 +25,7 @@ from typing import Any
 from disttrain.records.heartbeat import INTERVAL_S, Heartbeat, read_heartbeats
 from disttrain.records.json_files import create_exclusive, read_json_or_none, write_json
 from disttrain.records.run_directory import Attempt
-from jobs.core.processes import children_of, is_running
+from jobs.core.processes import children_of, is_running, with_descendants
 from jobs.core.rank_positions import RankPosition, describe_hang
 from jobs.node.allocation import log_line
 from jobs.node.peers import record
@@ -33,7 +33,7 @@ from jobs.node.peers import record
 _OTHER_NODES_S = 15.0
 _STOPPED_AFTER_S = 10 * INTERVAL_S
 """A rank without a heartbeat for this time is stopped."""
-_SUSPENDED_S = 10.0
+SUSPENDED_S = 10.0
 """After a longer pause of this process, the scheduler has suspended the job, and the ranks with it."""
 _MEMORY = Path("/dev/shm")
 _AGENT_FOLDER = "disttrain-agent-"
@@ -99,7 +99,7 @@ class HangWatch:
     def positions(self) -> list[RankPosition]:
         """Positions of the live ranks of this node. Time in which the job was suspended does not count."""
         now = self._now()
-        if now - self._read_at > _SUSPENDED_S:
+        if now - self._read_at > SUSPENDED_S:
             self._resumed_at = now
         self._read_at = now
         heartbeats = [each for each in read_heartbeats(self._folder) if self._alive(each.pid)]
@@ -182,7 +182,7 @@ class UnconnectedRanks:
         if self._settled or now < self._next:
             return
         self._next = now + _APART_EVERY_S
-        ranks = [_descendants(pid) for pid in children_of(torchrun)]
+        ranks = [with_descendants(pid) for pid in children_of(torchrun)]
         try:
             self._settled = any(map(_is_connected, ranks))
             if self._settled:
@@ -193,10 +193,6 @@ class UnconnectedRanks:
                     self.ranks = len(ranks)
         except PermissionError:  # processes of another user, as in some containers
             self._settled, self.ranks = True, None
-
-
-def _descendants(pid: int) -> set[int]:
-    return {pid}.union(*map(_descendants, children_of(pid)))
 
 
 def _is_connected(rank: Set[int]) -> bool:

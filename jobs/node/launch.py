@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from disttrain.config.stop_time import lead_within
@@ -25,7 +26,15 @@ from disttrain.records.run_directory import ID_VARIABLE, PROCESSORS, Attempt, Ru
 from disttrain.records.run_json import fill, ranks_per_node
 from jobs.core import environment, processes, requeue_policy, run_code, secrets_file
 from jobs.core.attempt import is_current
-from jobs.node import interpreter, node_environment, node_info, peers, rendezvous, start_processes
+from jobs.node import (
+    interpreter,
+    node_environment,
+    node_info,
+    peers,
+    rendezvous,
+    silent_ranks,
+    start_processes,
+)
 from jobs.node.allocation import JobEnded, NodeContext, log_line, log_traceback
 from jobs.node.hang import memory_folder
 from jobs.node.preflight import run_preflight
@@ -100,7 +109,11 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
         attempt, node.rank, env, node.allocation.node_info_module if node.allocation else None
     )
     stop_signal = signal.Signals[record["config"]["job"]["stop_signal"]] if of_command else None
-    return Torchrun(node, attempt, command, env, deadline, lead_s, memory, stop_signal)
+    idle_limit_s = environment.idle_limit_s(record) if of_command else None
+    if idle_limit_s is not None:
+        env.setdefault(*silent_ranks.trace_pipes(memory))
+    gpus = partial(node_environment.gpus_of_ranks, record["config"])
+    return Torchrun(node, attempt, command, env, deadline, lead_s, memory, stop_signal, idle_limit_s, gpus)
 
 
 def _agree(

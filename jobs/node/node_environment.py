@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -24,7 +24,7 @@ from jobs.checks.gpu_health import node_gpus
 from jobs.core import environment, run_code
 from jobs.core.environment import AddedVariable, InheritedVariable
 from jobs.fabric.choose_adapters import expected_ports
-from jobs.fabric.description import Fabric, FabricKind
+from jobs.fabric.description import Fabric, FabricKind, Gpu
 from jobs.fabric.detect import current_process, detect
 from jobs.fabric.lint import Finding, FindingSeverity, JobVariables, job_variables
 from jobs.fabric.settings import ENVIRONMENT, node_settings
@@ -189,6 +189,10 @@ def variables_of_ranks(
     if command is not None:
         node.run.checkpoints.mkdir(exist_ok=True)
         added |= environment.command_variables(node.run, attempt, config)
+        if environment.idle_limit_s(record):
+            given = {*added, *os.environ}
+            evidence = environment.evidence_variables(attempt)
+            added |= {name: variable for name, variable in evidence.items() if name not in given}
     end = node.allocation.end_time() if node.allocation else None
     if end is None:
         started = datetime.fromisoformat(read_json(attempt.record)["started"]).timestamp()
@@ -212,6 +216,15 @@ def bound_processors(
     log_line("binding: each rank uses the processors of the NUMA node of its GPU")
     reason = f"torchrun binds the ranks ({' '.join(BINDING)}); these are the processors of all of them"
     return AddedVariable(list_text(cpuset), reason, "derived")
+
+
+def gpus_of_ranks(config: Mapping[str, Any]) -> Sequence[Gpu]:
+    """The GPUs that a `command` computes on here."""
+    resources = config["resources"]
+    if resources["device"] == "cpu":
+        return ()
+    most = 1 if resources["device"] == "shared" else int(resources["gpus_per_node"])
+    return node_gpus().reading.gpus[:most]
 
 
 def _obstacle(

@@ -13,26 +13,33 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from disttrain.errors import message_of
 from disttrain.records.heartbeat import stop_request_path
 from disttrain.records.json_files import create_exclusive, read_json_or_none
 from disttrain.records.run_directory import Attempt
 from jobs.core import processes
-from jobs.core.rank_positions import describe_hang
+from jobs.core.rank_positions import SCRIPT, describe_hang
 from jobs.core.signals import wait_for_signal
+from jobs.fabric.description import Gpu
 from jobs.node import hang, peers
 from jobs.node.allocation import TERMINATION_SIGNALS, WARNING_SIGNALS, AllocationFacts, NodeContext, log_line
 from jobs.node.command_stop import CommandStop
+from jobs.node.silent_ranks import RankProcess, SilentRanks, rank_processes, save_stacks, with_stacks
+
+if TYPE_CHECKING:
+    from jobs.node.command_sampler import CommandSampler
 
 _POLL_S = 1.0
 _SIGNAL_DELAY_S = 2.0
 """The scheduler signals each process of a step separately; after torchrun dies of a signal, wait this long
 for ours."""
+_OTHER_STACKS_S = 2.0
+"""Time in which all nodes have read their stacks; ranks that lose a connection then have another one."""
 _KILL_MARGIN_S = 2.0
 """Time left for recording the exit, between our SIGKILL to the ranks and the scheduler's."""
 _EARLY_WARNING_S = 90.0
@@ -76,6 +83,10 @@ class Torchrun:
     stop_signal: signal.Signals | None = None
     """Signal by which the processes of a `command` are asked to stop; None for the trainer, whose ranks poll
     a file."""
+    idle_limit_s: float | None = None
+    """Seconds of silence after which an idle rank of a `command` counts as hung."""
+    gpus: Callable[[], Sequence[Gpu]] = tuple
+    """The GPUs of a `command` on this node."""
 
 
 def cause_of_end(end_cause: str | None, deadline: float | None) -> tuple[str, str]:
@@ -115,9 +126,18 @@ class _TorchrunMonitor:
         self._lost_hosts: tuple[str, ...] | None = None
         self._peers = peers.PeerWatch(torchrun.attempt, self._node, nodes)
         self._command: CommandStop | None = None
+        self._sampler: CommandSampler | None = None
+        self._silence: SilentRanks | None = None
         if torchrun.stop_signal:
+            from jobs.node.command_sampler import CommandSampler  # takes a second, while torchrun starts
+
             planned_at = torchrun.deadline - torchrun.lead_s
             self._command = CommandStop(torchrun.node, torchrun.attempt, torchrun.stop_signal, planned_at)
+            self._sampler = CommandSampler(self._attempt, self._node, torchrun.memory, torchrun.gpus)
+            if torchrun.idle_limit_s:
+                run, kernels = torchrun.node.run, self._sampler.kernels
+                self._silence = SilentRanks(run, self._attempt, torchrun.idle_limit_s, kernels)
+        self._ranks: Sequence[RankProcess] = ()
         self._hangs = hang.HangWatch(torchrun.memory)
         self._unconnected = hang.UnconnectedRanks(nodes)
         self._hung = False
@@ -142,15 +162,17 @@ class _TorchrunMonitor:
                 self._handle_signal(received)
             elif self._child not in ended:
                 self._check_peers()
+                self._watch_command()
                 self._check_hang()
                 self._check_exit_barrier()
-                self._watch_command()
             if self._child not in ended and self._kill_at is not None and time.monotonic() >= self._kill_at:
                 if positions := self._hangs.positions():
                     self._record_positions(hang.positions_record(positions, self._hung))
                 ended |= processes.kill_descendants()
                 ended.setdefault(self._child, -signal.SIGKILL)
             code = ended.get(self._child)
+        if self._sampler:
+            self._sampler.close()
         processes.kill_descendants()
         if self._ranks_succeeded:
             code = 0
@@ -243,16 +265,34 @@ class _TorchrunMonitor:
             self._command.begin(cause)
 
     def _watch_command(self) -> None:
-        """Ask a command to stop and signal its processes, and look for their connections.
+        """Ask a command to stop and signal its processes, and look at them and their connections.
 
-        The trainer's ranks stop by themselves, and check their process group.
+        The trainer's ranks stop by themselves, sample the node and check their process group.
         """
-        if self._command is None:
+        if self._command is None or self._sampler is None:
             return
         self._unconnected.sample(self._child)
-        if request := self._command.requested(self._peers.stop):
+        self._ranks = rank_processes(self._child)
+        self._sampler.sample(self._ranks)
+        request = self._command.requested(self._peers.stop)
+        if request and request[1] == "hung":
+            self._end_silence()
+            return
+        if request:
             self._request_stop(*request)
         self._command.signal_processes(self._child)
+
+    def _end_silence(self) -> None:
+        """All nodes at the same time: save the stacks of the ranks, and end them."""
+        if self._hung or self._silence is None:
+            return
+        self._hung = True
+        torchrun, positions = self._torchrun, self._silence.positions(self._ranks)  # before they print
+        stacks = save_stacks(self._attempt, self._ranks, torchrun.memory, torchrun.env.get("PATH"))
+        positions = with_stacks(positions, stacks)
+        log_line(f"hung: {describe_hang(positions)}" if positions else "hung: this node has no rank")
+        self._record_positions(hang.positions_record(positions, hung=True))
+        self._kill_within(_OTHER_STACKS_S)
 
     def _check_peers(self) -> None:
         """Give torchrun `PEER_GRACE_S` to end once another node has failed."""
@@ -280,7 +320,11 @@ class _TorchrunMonitor:
         positions = self._hangs.positions()
         if self._hung or self._external is not None:
             return
-        if late := hang.overdue(positions):
+        if self._silence is not None and not positions:
+            positions = self._silence.positions(self._ranks)
+        if (late := hang.overdue(positions)) and self._command and late[0].phase == SCRIPT:
+            self._command.plan("hung")
+        elif late:
             self._hung = True
             log_line(f"hung: {describe_hang(late)}")
             self._kill_within(0)

@@ -22,7 +22,7 @@ from jobs.schedulers.slurm.profile import Container, Profile, Variable
 VARIABLE = "DISTTRAIN_PROFILE"
 _SECTIONS = ("sbatch", "srun", "environment", "container")
 _SETTABLE = [name for name in Profile.model_fields if name != "name"]
-_PARSED = ("gpus_per_node", "cpus_per_task", "exclusive")
+_PARSED = ("gpus_per_node", "cpus_per_task", "exclusive", "idle_timeout_min")
 _LISTS = ("mail_type", "modules", "setup", "node_setup", "mounts", "arguments")
 """Keys whose values in brackets are lists."""
 

@@ -192,8 +192,10 @@ def read_progress(run: RunDir, attempt: int) -> dict[str, float | None]:
 
 
 def reported_progress(run: RunDir, attempt: int) -> dict[str, float]:
-    """The progress of a command without telemetry: its figures, and the time of its newest file."""
-    reported = {name: value for name, value in read_reported(run).items() if name in _PROGRESS}
+    """The progress of a command without telemetry: its figures, those of its agent, and the time of its
+    newest file."""
+    live = (read_json_or_none(run.attempt(attempt).hardware(0)) or {}).get("live") or {}
+    reported = {name: value for name, value in (live | read_reported(run)).items() if name in _PROGRESS}
     times = []
     for path in (run.metrics, run.attempt(attempt).rank_log(0)):
         with contextlib.suppress(OSError):

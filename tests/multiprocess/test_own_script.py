@@ -138,6 +138,7 @@ def test_a_script_with_telemetry_is_in_the_report(folder: Path) -> None:
     assert (done.state, done.message, done.step, done.steps) == ("done", None, 20, 20)
     metrics = read_json(done.run.metrics)
     assert (metrics["sweep"], metrics["attempt"], metrics["measured_steps"]) == ("s", 0, 18)
+    assert not done.run.attempt(0).hardware(0).exists(), "the loop samples by itself"
     assert submit_py.main(["report", "s"]) == 0
     report = read_json(folder / "runs/s/report/report.json")
     assert report["excluded_runs"] == []

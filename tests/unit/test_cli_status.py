@@ -87,7 +87,15 @@ def test_show_prints_config_attempts_and_results(capsys: pytest.CaptureFixture[s
         "node7: 8 processors, 16 GiB, 2 x NVIDIA H100, driver 560.35, eth0 10 Gbit/s, ib0, mlx5_0 400 Gb/sec",
     ):  # fmt: skip
         assert text in out, out
+    gpu = {"gpus": 2, "utilization": 0.75, "idle": 0.25, "sampled_s": 240.0, "power_mean_w": 310.4}
+    gpu |= {"energy_j": 148992.0, "memory_used_peak_bytes": 2**33}
+    processes = {"ranks": 2, "cpu_percent": 150.0, "rss_peak_bytes": 2**30}
+    write_json(run.attempt(0).hardware(0), {"gpu": gpu, "processes": processes})
+    out = " ".join(ask(capsys, "show n1").split())
+    for text in ("gpu_utilization 0.75", "gpu_power_w 310.4", "gpu_idle_s 60", "processors 1.5"):
+        assert text in out, out
     shown = ask_json(capsys, "show tiny/n1")
+    assert shown["hardware"]["gpus"] == 2
     assert (shown["metrics"], shown["node_records"]) == (metrics, [node])
     run.metrics.write_text("{")
     assert "results" not in ask(capsys, "show n1")

@@ -50,6 +50,33 @@ def written(found: NodeNetwork) -> EnvRecord:
     return EnvRecord.model_validate(json.loads(json.dumps(found.record(added))))
 
 
+GPUS = [Gpu(PciDevice(f"0:{n}", ()), uuid=f"GPU-{n}") for n in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [
+        ({"gpus_per_node": 2}, GPUS[:2]),
+        ({"gpus_per_node": 2, "device": "shared"}, GPUS[:1]),
+        ({"gpus_per_node": 2, "device": "cpu"}, []),
+        ({"gpus_per_node": 8}, GPUS),
+    ],
+)
+def test_the_gpus_of_a_command(resources, expected, monkeypatch):
+    reading = NvmlReading(gpus=tuple(GPUS))
+    monkeypatch.setattr(node_environment, "node_gpus", lambda: NodeGpus(4, reading=reading))
+    assert [*node_environment.gpus_of_ranks(record(**resources)["config"])] == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "of_site", "expected"),
+    [(None, None, None), (None, 15.0, 900.0), (0, 15.0, None), (30, 15.0, 1800.0), (30, None, 1800.0)],
+)
+def test_the_limit_of_silence_is_that_of_the_run_else_that_of_the_site(own, of_site, expected):
+    run = {"config": {"job": {"idle_timeout_min": own}}, "profile": {"idle_timeout_min": of_site}}
+    assert environment.idle_limit_s(run) == expected
+
+
 def test_derived_variables_and_their_versions_are_recorded():
     found = written(network())
     guard = found.variables["NCCL_LL128_C2C"]

@@ -332,7 +332,10 @@ def test_scripts_show_their_own_figures_but_for_communication_benchmarks(tmp_pat
     ]
     benchmark = replace(own[0], folder=RunDir(tmp_path / "s" / "bench"))
     write_json(benchmark.folder.comm_bench, {})
+    own[0] = replace(own[0], attempts=())
+    vars(own[1])["hardware"] = {"gpu_utilization": 0.75}
     rows = rows_of(section_of(scripts, [*own, benchmark, measured]))
+    assert [row["gpu_utilization"] for row in rows] == [None, 0.75]
     assert [(row["reported.a"], row["reported.b"]) for row in rows] == [(1.0, None), (None, 2.0)]
     assert scripts.build(make_study([measured, benchmark])) is None
 

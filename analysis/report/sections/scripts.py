@@ -7,6 +7,17 @@ from analysis.report.common import Column, Section, Study, item_table, run_colum
 
 ORDER = 4
 _MOST_FIGURES = 8
+_HARDWARE = [
+    Column(name, heading, unit, definition, get=f"hardware.{name}")  # type: ignore[arg-type]
+    for name, heading, unit, definition in (
+        ("gpu_utilization", "GPU busy", "share", "utilization"),
+        ("gpu_idle_s", "GPU idle", "span", None),
+        ("gpu_memory_peak_bytes", "GPU memory", "B", "peak-memory"),
+        ("gpu_power_w", "power of a GPU", "W", None),
+        ("gpu_energy_j", "energy of the GPUs", "J", None),
+        ("processors", "busy processors per rank", "number", "utilization"),
+    )
+]
 _CODE = """\
 from disttrain import LoopTelemetry
 with LoopTelemetry(None, model, optimizer, steps=..., samples_per_step=...) as telemetry:
@@ -25,6 +36,7 @@ def build(study: Study) -> Section | None:
         Column("time_s", "time", "span", get=_elapsed_s),
         Column("hours", "used", "h", "device-hours", get="usage.hours"),
         Column("unit", get="usage.unit"),
+        *_HARDWARE,
         *(Column(f"reported.{name}", name, "number") for name in figures),
     ]
     caption = "Scripts without telemetry, and figures of their metrics.json."

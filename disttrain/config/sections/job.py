@@ -94,6 +94,10 @@ class JobConfig(Section):
     """Seconds between the ends of two steps after which a rank of a `command` that uses `Trainer` or
     `LoopTelemetry` counts as hung; at least three times the 99th percentile of the newest thousand. It must
     exceed the longest validation, save or other pause of the script. Null: such ranks are not watched."""
+    idle_timeout_min: NotInKey[NonNegativeFloat | None] = None
+    """Minutes without output, progress and work on GPU or processor, after which a rank of a `command` counts
+    as hung, see [own-script.md](own-script.md#hangs). 0: ranks are not watched. Null: as the site profile
+    says, else not."""
     stop_signal: NotInKey[Literal["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"]] = "SIGTERM"
     """Signal that asks each process of a `command` to save and exit with code 0: `stop_lead_s` seconds before
     the time limit, at a pre-emption, and at `submit.py cancel --graceful`."""

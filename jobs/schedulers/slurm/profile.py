@@ -19,6 +19,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    PositiveFloat,
     PositiveInt,
     Strict,
     StringConstraints,
@@ -255,6 +256,8 @@ class Profile(_Model):
     ranks of the node get the variables that they export."""
     environment: dict[str, Variable] = {}
     """Variables of every rank, each with its reason; `job.env` of a config takes precedence."""
+    idle_timeout_min: Annotated[PositiveFloat, Strict()] | None = None
+    """Default of `job.idle_timeout_min`, by which a hang of a `command` is found."""
     python: _Path | None = None
     """Python interpreter of the job; null: the one that submits, or `python3` in a container."""
     container: Container | None = None
