@@ -138,11 +138,11 @@ def results_text(runs: Iterable[RunDir]) -> str:
     if not results:
         return ""
     # imports matplotlib, which takes seconds
-    from analysis.report.sections import comm_bench
+    from analysis.report.sections.network import printed
 
     return "\n\n".join(
         f"{caption}\n{table(head, rows, right=frozenset(head[1:]))}"
-        for caption, head, rows in comm_bench.printed(results)
+        for caption, head, rows in printed(results)
     )
 
 

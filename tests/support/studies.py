@@ -7,7 +7,7 @@ what is computed from them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
@@ -185,9 +185,9 @@ def curves_of(*args: Any, **options: Any) -> list[Curve]:
     return scaling_curves(sweep_of(*args, **options))
 
 
-def section_of(module: Any, study: Study | Sequence[Run]) -> Section:
-    """The section that a module of `analysis.report.sections` builds of a study, or of runs."""
-    section = module.build(study if isinstance(study, Study) else make_study(study))
+def section_of(build: Callable[[Study], Section | None], study: Study | Sequence[Run]) -> Section:
+    """The section that a function of `analysis.report.sections` builds of a study, or of runs."""
+    section = build(study if isinstance(study, Study) else make_study(study))
     assert isinstance(section, Section)
     return section
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from analysis.report.sections.comm_bench import printed
+from analysis.report.sections.network import printed
 from disttrain.comm_bench import links
 from disttrain.comm_bench.__main__ import sizes_up_to
 from disttrain.comm_bench.ddp_steps import FORMS, paired_differences, why_not_measured

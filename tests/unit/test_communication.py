@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from analysis.report.sections import communication
+from analysis.report.sections.network import communication
 from analysis.results import communication as results
 from analysis.results.curves import Point
 from analysis.results.phases import TRANSFER, WAIT
@@ -108,7 +108,7 @@ def test_bandwidth_is_compared_with_the_line_and_the_slowest_measured_link() -> 
 
 
 def test_the_section_names_hidden_communication_and_profiled_steps_unlike_the_mean() -> None:
-    section = communication.build(study_of((4, summary(0.04, 0.02, 4)), (32, summary(0.08))))
+    section = communication(study_of((4, summary(0.04, 0.02, 4)), (32, summary(0.08))))
     assert section is not None
     assert (
         "4.0\N{MULTIPLICATION SIGN} its exposed communication on bucket_mb 32, 2 ranks." in section.conclusion

@@ -13,8 +13,8 @@ from analysis import comparison
 from analysis.comparison import PointComparison, repeat_plan
 from analysis.read.differences import Difference, differences, unrecorded
 from analysis.read.run import Run
-from analysis.report.sections import comparison as comparison_section
-from analysis.report.sections import configurations
+from analysis.report.sections.comparison import comparison as comparison_section
+from analysis.report.sections.comparison import configurations
 from analysis.report.sentences import say
 from analysis.results.curves import Curve
 from analysis.stats.estimates import Estimate, on_basis
@@ -201,18 +201,18 @@ def test_the_section_compares_with_the_other_sweep(tmp_path: Path) -> None:
         sweep_of(step_s=FAST, sweep="new"),
         sweep_of(step_s=SLOW, sweep="old", metrics={"torch": "2.12.0"}),
     )
-    section = comparison_section.build(study_against(new, old))
+    section = comparison_section(study_against(new, old))
     assert section is not None
     assert [table.name for table in section.tables] == ["comparison", "differences"]
     assert [row[1] for row in section.tables[1].rows] == ["torch"]
     assert section.figures[0].svg.startswith("<svg")
-    assert comparison_section.build(make_study(new)) is None
+    assert comparison_section(make_study(new)) is None
     moved = [replace(run, folder=RunDir(tmp_path / "new" / run.name)) for run in old]
-    section = comparison_section.build(study_against(new, moved))
+    section = comparison_section(study_against(new, moved))
     assert section is not None
     assert section.conclusion.startswith(f"/runs/new is faster than {tmp_path / 'new'} at ")
     emulated = sweep_of(sweep="emulated", metrics={"emulated": True})
-    section = comparison_section.build(study_against(new, emulated))
+    section = comparison_section(study_against(new, emulated))
     assert section is not None
     assert section.tables == []
 
@@ -220,13 +220,13 @@ def test_the_section_compares_with_the_other_sweep(tmp_path: Path) -> None:
 def test_the_section_of_configurations_compares_the_fastest_and_explains_what_was_swept() -> None:
     groups = [{BUCKET: size} for size in (4, 32)]
     for step_s, verdict in ((SLOW, ("faster", "")), ((0.1,), ("unsettled", "one repeat"))):
-        section = configurations.build(make_study(sweep_of((1, 2), step_s, groups)))
+        section = configurations(make_study(sweep_of((1, 2), step_s, groups)))
         assert section is not None
         rows = [row[-3:] for row in section.tables[0].rows]
         assert [tuple(row[1:]) for row in rows] == [verdict] * 2
         assert [row[0].value for row in rows] == pytest.approx([1.1] * 2)
         assert [text.partition(":")[0] for text in section.paragraphs] == [BUCKET]
-    assert configurations.build(make_study(sweep_of())) is None
+    assert configurations(make_study(sweep_of())) is None
 
 
 def test_sentences_of_comparisons() -> None:

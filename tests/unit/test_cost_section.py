@@ -13,7 +13,7 @@ from analysis.read.price_list import PriceList
 from analysis.read.run import Run
 from analysis.report import write
 from analysis.report.section import Section
-from analysis.report.sections import cost
+from analysis.report.sections.cost import cost
 from analysis.study import make_study
 from disttrain.errors import ConfigError
 from tests.support.fake_runs import fake_sweep

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.report.section import Section
-from analysis.report.sections import fabric
+from analysis.report.sections.network import fabric
 from analysis.study import make_study
 from disttrain.records.communication import FabricRecord, NodeFabric
 from disttrain.records.json_files import write_json
@@ -26,7 +26,7 @@ def section_of(root: Path, nodes: Mapping[str, list[NodeFabric]], backend: str =
         if run.name in nodes:
             record = FabricRecord(attempt=0, backend=backend, nodes=nodes[run.name])
             write_json(run.folder.attempt(0).fabric, record.model_dump(mode="json"))
-    return fabric.build(make_study(runs))
+    return fabric(make_study(runs))
 
 
 def test_links_are_listed_by_node_busiest_first(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 import submit
 from analysis.read.load import load_runs
 from analysis.read.run import Run, value_at
-from analysis.report.sections import communication, waterfall
+from analysis.report.sections.network import communication
+from analysis.report.sections.step_time import waterfall
 from analysis.results.curves import scaling_curves
 from analysis.study import make_study
 from disttrain.records.json_files import read_json, read_jsonl
@@ -282,7 +283,7 @@ def test_phases_that_no_run_has_are_absent_from_sections(tmp_path: Path) -> None
     """An absent phase is not a phase of zero seconds."""
     assert ingest(compute_and_transfer(tmp_path / "other.csv", 0.4, 0.02)) == 0
     study = make_study(load_runs([tmp_path / "runs" / "other"]))
-    losses, messages = waterfall.build(study), communication.build(study)
+    losses, messages = waterfall(study), communication(study)
     shown = {value for row in losses.tables[0].rows for value in row if isinstance(value, str)}
     assert "data transfer" in shown
     assert not shown & {"input", "waiting for peers", "optimizer", "checkpoint"}

@@ -9,7 +9,8 @@ import pytest
 import submit
 from analysis.read.load import load_runs
 from analysis.report import first_screen
-from analysis.report.sections import bottlenecks, build_all
+from analysis.report.sections import build_all
+from analysis.report.sections.step_time import bottlenecks
 from analysis.study import Study, make_study
 from tests.support.studies import rows_of, section_of
 

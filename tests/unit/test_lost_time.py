@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from analysis.read.run import Run
-from analysis.report.sections import pop
+from analysis.report.sections.step_time import pop
 from analysis.results.lost_time import (
     MATERIAL,
     NAMED,
@@ -211,7 +211,7 @@ def test_stages_of_a_pipeline_are_no_stragglers() -> None:
         runs = [with_delays(delays(ranks, 60, [1], 0.05), strategy=strategy) for ranks in (2, 8)]
         study = make_study(runs)
         assert len(study.stragglers) == 2 * count
-        assert (pop.build(study) is None) == (strategy == "pipeline")
+        assert (pop(study) is None) == (strategy == "pipeline")
 
 
 def size(nodes: int, compute_s: float, batch: int = 8, clock: float | None = None, **options: Any) -> Run:

@@ -10,7 +10,8 @@ import pytest
 
 from analysis.read.price_list import PriceList
 from analysis.report.section import Section
-from analysis.report.sections import bottlenecks, build_all, waterfall
+from analysis.report.sections import build_all
+from analysis.report.sections.step_time import bottlenecks, waterfall
 from analysis.report.sentences import say
 from analysis.results.lost_time import SHOWN
 from analysis.results.phases import TRANSFER, WAIT
@@ -35,7 +36,7 @@ def test_the_parts_of_each_size_sum_to_its_loss() -> None:
     assert sum(parts.values()) == pytest.approx(total, abs=SHOWN * 0.4)
     assert section.key.startswith("data transfer ")
     assert [run.name for run in section.tables[0].sources[-1]] == ["n4x1-r0", "n4x1-r1", "n4x1-r2"]
-    assert waterfall.build(study_of(nodes=(2,))) is None
+    assert waterfall(study_of(nodes=(2,))) is None
 
 
 def test_the_leading_curve_is_drawn_and_its_bars_follow_one_another() -> None:

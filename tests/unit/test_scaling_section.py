@@ -12,7 +12,9 @@ import pytest
 from analysis.read.run import Run
 from analysis.report import first_screen
 from analysis.report.section import Section
-from analysis.report.sections import batch_size, build_all, configurations, scaling
+from analysis.report.sections import build_all
+from analysis.report.sections.comparison import configurations
+from analysis.report.sections.scaling import batch_size, scaling
 from analysis.report.sentences import say
 from analysis.stats.estimates import Estimate
 from analysis.study import make_study
@@ -177,7 +179,7 @@ def test_batch_sizes_are_compared_within_a_configuration() -> None:
     assert section.conclusion == fastest
     lines = [list(line.get_xdata()) for line in section.figures[0].drawn.axes[0].lines]
     assert [line for line in lines if len(line) > 1] == [[8, 16], [8, 16]]
-    assert batch_size.build(study_of(nodes=(1, 2), scaling="strong")) is None
+    assert batch_size(study_of(nodes=(1, 2), scaling="strong")) is None
 
 
 def test_the_fastest_configuration_leads_and_is_compared_with_the_next() -> None:
@@ -189,7 +191,7 @@ def test_the_fastest_configuration_leads_and_is_compared_with_the_next() -> None
     section = section_of(configurations, study)
     assert [row["base_curve"] for row in rows_of(section)] == ["lr 0.002"] * 3 + ["lr 0.003"] * 3
     assert section.paragraphs[0].startswith("optim.lr: ")
-    assert configurations.build(study_of()) is None
+    assert configurations(study_of()) is None
     alone = study_of(axes=LR[:2], repeats=1)
     scales = first_screen.answers(alone, [])[first_screen.SCALES]
     assert scales.endswith(", one repeat."), "nothing is the fastest of one repeat"

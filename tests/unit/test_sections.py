@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,20 +13,14 @@ import pytest
 from analysis.read.run import CurvePoint, Run
 from analysis.report.model import DEFINITIONS
 from analysis.report.section import Section
-from analysis.report.sections import (
-    build_all,
-    communication,
-    composition,
-    distributions,
-    goodput,
-    memory,
-    pop,
-    reproduction,
-    runs,
-    scripts,
-    training,
-    utilization,
-)
+from analysis.report.sections import build_all
+from analysis.report.sections.cost import goodput
+from analysis.report.sections.distributions import distributions
+from analysis.report.sections.hardware import memory, utilization
+from analysis.report.sections.network import communication
+from analysis.report.sections.runs import provenance, runs, scripts
+from analysis.report.sections.step_time import composition, pop
+from analysis.report.sections.training import training
 from analysis.report.sentences import say
 from analysis.stats.estimates import Estimate
 from analysis.stats.stationarity import Change, Unseen
@@ -72,9 +65,6 @@ def test_names_are_unique_and_lead_to_what_exists(default: list[Section]) -> Non
     assert all(len(table.sources) in (0, len(table.rows)) for table in tables)
     linked = {column.formula_id for table in tables for column in table.columns if column.formula_id}
     assert {"throughput", "phases"} <= linked <= {each["id"] for each in DEFINITIONS}
-    modules = [f"analysis.report.sections.{each.id.replace('-', '_')}" for each in default]
-    orders = [importlib.import_module(module).ORDER for module in modules]
-    assert orders == sorted(set(orders))
 
 
 def test_nothing_finished_leaves_only_the_runs_and_their_origin() -> None:
@@ -148,7 +138,7 @@ def test_communication_over_steps_and_the_size_from_which_it_is_longest() -> Non
     assert lines_of(section, "communication_ratio") == [[0.11, 0.5, 1.1]] * 3
     small = section_of(communication, study_of(nodes=(1, 2), repeats=1))
     assert (small.key, small.paragraphs, len(small.figures)) == ("15.0 %", [], 1)
-    assert communication.build(study_of(nodes=(1,))) is None
+    assert communication(study_of(nodes=(1,))) is None
 
 
 def test_losses_after_other_numbers_of_steps_are_apart() -> None:
@@ -260,7 +250,7 @@ def test_memory_is_the_highest_of_all_repeats_and_its_size_is_named() -> None:
     assert section.conclusion == say("memory", 8, "2 ranks")
     peaks = [(row["peak_bytes"].value, row["mean_peak_bytes"].value) for row in rows_of(section)]
     assert peaks == [(7, 4), (8, 5)]
-    assert memory.build(make_study([changed(run, peak_memory_bytes=None) for run in known])) is None
+    assert memory(make_study([changed(run, peak_memory_bytes=None) for run in known])) is None
 
 
 def test_goodput_divides_all_time_of_the_runs() -> None:
@@ -274,7 +264,7 @@ def test_goodput_divides_all_time_of_the_runs() -> None:
     assert share.value == pytest.approx(row["training_s"].value / 120)
     assert sum(value.value for name, value in row.items() if name != "size") == pytest.approx(120)
     assert section.conclusion == say("goodput", share.value, 2 * share.value, "queue", 0.5, 2)
-    assert goodput.build(make_study([replace(run, usage=None) for run in study.runs])) is None
+    assert goodput(make_study([replace(run, usage=None) for run in study.runs])) is None
     waited, other = study.runs
     at_once = [start.model_copy(update={"submitted": None}) for start in other.usage.starts]
     other = replace(other, usage=other.usage.model_copy(update={"starts": at_once}))
@@ -289,8 +279,8 @@ def test_factors_name_the_smallest_of_several_ranks() -> None:
     balance = row["persistent_balance"]
     assert section.conclusion == say("smallest_factor", "balance, persistent", balance, "4 ranks")
     assert (base["computation_scaling"], row["transient_balance"].value) == (None, pytest.approx(1))
-    assert pop.build(study_of(nodes=(2, 4))) is None, "records of rank 0 alone"
-    assert pop.build(make_study([one_run()])) is None, "one rank"
+    assert pop(study_of(nodes=(2, 4))) is None, "records of rank 0 alone"
+    assert pop(make_study([one_run()])) is None, "one rank"
     section_of(pop, study_of(nodes=(2,), axes=CONFIGURATIONS, repeats=1, all_ranks=True))  # equal factors
 
 
@@ -314,11 +304,11 @@ def test_origins_are_listed_once_and_uncommitted_code_is_named() -> None:
     known = []
     for at, run in enumerate(runs_of(nodes=(1,))):
         assert run.record is not None
-        provenance = run.record.provenance
-        code = provenance.code.model_copy(update={"git_dirty": at == 1})
-        provenance = provenance.model_copy(update={"created": f"2026-01-0{3 - at}", "code": code})
-        known.append(replace(run, record=run.record.model_copy(update={"provenance": provenance})))
-    origin = reproduction.provenance(known)
+        recorded = run.record.provenance
+        code = recorded.code.model_copy(update={"git_dirty": at == 1})
+        recorded = recorded.model_copy(update={"created": f"2026-01-0{3 - at}", "code": code})
+        known.append(replace(run, record=run.record.model_copy(update={"provenance": recorded})))
+    origin = provenance(known)
     assert (origin["Device"], origin["Planned"]) == (["cpu"], ["2026-01-01 to 2026-01-03"])
     assert origin["Commit"] == ["f" * 40 + " with uncommitted changes (see run.json)"]
 
@@ -337,7 +327,7 @@ def test_scripts_show_their_own_figures_but_for_communication_benchmarks(tmp_pat
     rows = rows_of(section_of(scripts, [*own, benchmark, measured]))
     assert [row["gpu_utilization"] for row in rows] == [None, 0.75]
     assert [(row["reported.a"], row["reported.b"]) for row in rows] == [(1.0, None), (None, 2.0)]
-    assert scripts.build(make_study([measured, benchmark])) is None
+    assert scripts(make_study([measured, benchmark])) is None
 
 
 def test_sentences_as_they_were_approved() -> None:

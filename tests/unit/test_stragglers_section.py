@@ -12,7 +12,7 @@ import pytest
 from analysis.read.run import Run
 from analysis.report import first_screen
 from analysis.report.export import exported
-from analysis.report.sections import stragglers
+from analysis.report.sections.stragglers import stragglers
 from analysis.report.sentences import say
 from analysis.report.tables import table_view
 from analysis.results.culprits import Culprit, Diagnosis, Recurrence
@@ -160,7 +160,7 @@ def test_a_slow_link_is_named_unless_the_nodes_share_a_machine(cluster: str, exp
 
 def test_ranks_without_step_records_are_the_reason_why_none_is_slow() -> None:
     study = study_of()
-    assert stragglers.build(study) is None
+    assert stragglers(study) is None
     assert "ranks 1, 2, 3 of 4 recorded" in first_screen.answers(study, [])[first_screen.SLOW]
     pipelines = [changed(run, strategy="pipeline") for run in study.runs]
     assert "stages of a pipeline" in first_screen.answers(make_study(pipelines), [])[first_screen.SLOW]

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from analysis.read.run import Run
-from analysis.report.sections import targets as targets_section
+from analysis.report.sections.targets import sentence
+from analysis.report.sections.targets import targets as targets_section
 from analysis.report.sentences import say
 from analysis.results import targets
 from analysis.results.curves import scaling_curves
@@ -212,7 +213,7 @@ def test_sentences_as_they_were_approved() -> None:
             emulated=True,
         ),
     ]
-    lines = [targets_section.sentence(result) for result in cases]
+    lines = [sentence(result) for result in cases]
     assert all(line.isascii() for line in lines), "for terminals of any encoding"
     golden("targets.txt", "\n".join(lines) + "\n")
 
@@ -249,4 +250,4 @@ def test_the_section_has_a_row_for_each_target_and_concludes(tmp_path: Path) -> 
     assert [row["verdict"] for row in rows_of(section)] == ["met", "missed", "cannot tell"]
     assert shares.emphasized == [1]
     assert [run.name for run in rates.sources[0]] == ["n4x1-r0", "n4x1-r1", "n4x1-r2"]
-    assert targets_section.build(make_study(runs_of())) is None
+    assert targets_section(make_study(runs_of())) is None

@@ -1,4 +1,4 @@
-"""Sections of the report: each module with `ORDER`, its place on the page, and `build(study)`."""
+"""Sections of the report: each module with `SECTIONS`, functions of a study by their place on the page."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from analysis.study import Study
 
 def build_all(study: Study) -> list[Section]:
     """All sections that have something to show, in the order of the page."""
-    names = [f"{__name__}.{found.name}" for found in pkgutil.iter_modules(__path__)]
-    modules = sorted(map(import_module, names), key=lambda module: module.ORDER)
-    return [section for module in modules if (section := module.build(study))]
+    modules = [import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
+    builders = sorted(item for module in modules for item in module.SECTIONS.items())
+    return [section for _, build in builders if (section := build(study))]

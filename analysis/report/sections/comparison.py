@@ -1,11 +1,12 @@
-"""Comparison with another sweep: which is faster, curve by curve, and what differs."""
+"""Comparison with another sweep, and of the configurations of one sweep: which is faster, curve by curve."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from analysis.comparison import PointComparison, against
+from analysis.comparison import PointComparison, against, options
+from analysis.comparison import configurations as against_fastest
 from analysis.draw.charts import Guide
 from analysis.draw.style import size_axis
 from analysis.read.differences import PARTS, differences, unrecorded
@@ -24,8 +25,7 @@ from analysis.report.common import (
 from analysis.results.curves import Curve
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN
 from analysis.units import times
-
-ORDER = 30
+from disttrain.config.config_tree import config_fields
 
 MOST_PAIRS = 8
 """Pairs of curves above which the figure is left out."""
@@ -41,7 +41,7 @@ _COLUMNS = (
 )
 
 
-def build(study: Study) -> Section | None:
+def comparison(study: Study) -> Section | None:
     """Ratios of throughput, and differences in config, code and environment; None without another sweep."""
     other = study.against
     if other is None:
@@ -125,3 +125,27 @@ def _names(*studies: Study) -> list[str]:
     sides = [sorted({run.folder.path.parent for run in each.runs}) for each in studies]
     again = set.intersection(*({folder.name for folder in side} for side in sides))
     return [", ".join(str(folder) if again else folder.name for folder in side) for side in sides]
+
+
+def configurations(study: Study) -> Section | None:
+    """None unless a sweep has configurations."""
+    compared = against_fastest(study.leading_curve, study.curves) if study.curves else []
+    if not compared:
+        return None
+    section = compared_section("configurations", "Configurations", study, compared)
+    swept = study.leading_curve.axes
+    meanings = [f"{key}: {field.description}" for key, field in config_fields() if key in swept]
+    return replace(section, paragraphs=meanings)
+
+
+def option_speedup(study: Study, key: str) -> Column:
+    """Each value of an option against its base value, where all else is equal."""
+    compared = options(study.curves, key)
+    ratios = {id(each.point): each.ratio for each in compared}
+    bases = " or ".join(dict.fromkeys(str(each.base_curve.axes[key]) for each in compared))
+    name = f"{key.rpartition('.')[2]}_speedup"
+    heading = f"speed-up over {bases}"
+    return Column(name, heading, "ratio", "throughput-ratio", get=lambda point: ratios.get(id(point)))
+
+
+SECTIONS = {30: comparison, 50: configurations}

@@ -1,9 +1,9 @@
-"""Cost: one training at each size in time, device-hours, money and energy, and what the runs used."""
+"""Cost of one training at each size, what the runs used, and goodput: where every second of the runs went."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import methodcaller
 
 from analysis.draw.style import value_axis
@@ -13,17 +13,19 @@ from analysis.report.common import (
     Section,
     Study,
     Table,
+    bars_figure,
     item_table,
     place_of,
+    places,
     points_figure,
     run_columns,
     say,
     size_table,
 )
 from analysis.results.cost import SizeCost, size_costs, trained_alike
-from analysis.units import Unit, number, scale, span
-
-ORDER = 180
+from analysis.results.goodput import JobClass, JobTime
+from analysis.stats.estimates import Estimate, ratio_of_means, share_mean
+from analysis.units import Unit, number, percent, scale, span
 
 _USED = [
     Column("state"),
@@ -37,7 +39,7 @@ _USED = [
 """Use of a run over all attempts, finished or not."""
 
 
-def build(study: Study) -> Section | None:
+def cost(study: Study) -> Section | None:
     """None if no run has started."""
     used = [run for run in study.runs if run.usage]
     samples = study.samples or 0.0
@@ -112,3 +114,73 @@ def _figure(study: Study, costs: Sequence[SizeCost]) -> Figure:
         f"cost ({study.prices.currency})" if unit == "currency" else "device-hours",
         levels=[0.0],
     )
+
+
+_CLASSES: dict[JobClass, tuple[str, str]] = {
+    "queue": ("queue", "faint"),
+    "start_up": ("start-up", "c4"),
+    "restart": ("restart", "c6"),
+    "training": ("training", "c0"),
+    "checkpoint": ("checkpoint", "c3"),
+    "rework": ("repeated work", "c1"),
+    "evaluation": ("validation", "c5"),
+    "other": ("other", "other"),
+}
+"""Name and colour of each class."""
+_TITLE = "Goodput of the jobs"
+
+
+def _mean_s(*names: JobClass) -> Callable[[Sequence[JobTime]], Estimate | None]:
+    """Mean over repeats of the time in these classes; None without any."""
+
+    def mean(times: Sequence[JobTime]) -> Estimate | None:
+        seconds = [sum(time.seconds[name] for name in names) for time in times]
+        return share_mean(seconds) if any(seconds) else None
+
+    return mean
+
+
+def _goodput(times: Sequence[JobTime]) -> Estimate:
+    return ratio_of_means([time.seconds["training"] for time in times], [time.whole_s for time in times])
+
+
+_GOODPUT = (
+    Column("goodput", "goodput", "share", "goodput", get=_goodput),
+    Column("whole_s", "all time", "span", get=_mean_s(*_CLASSES)),
+    *(
+        Column(f"{name}_s", label, "span", "goodput", get=_mean_s(name), colour=colour)
+        for name, (label, colour) in _CLASSES.items()
+    ),
+)
+
+
+def goodput(study: Study) -> Section | None:
+    """None if the starts of no run are on record."""
+    times = study.job_times
+    total = {name: sum(time.seconds[name] for time in times.values()) for name in _CLASSES}
+    whole_s = sum(total.values())
+    if not whole_s:
+        return None
+    held_s = sum(time.devices * (time.whole_s - time.seconds["queue"]) for time in times.values())
+    trained_s = sum(time.devices * time.seconds["training"] for time in times.values())
+    share, held = total["training"] / whole_s, trained_s / held_s if held_s else 0.0
+    worst_s, worst = max((total[name], name) for name in total if name != "training")
+    unplaced = sum(not time.placed for time in times.values())
+    items = [
+        (place, known)
+        for place in places(study)
+        if (known := [times[run.path] for run in place.point.runs if run.path in times])
+    ]
+    caption = "Time of a finished run by size, means over repeats."
+    table = size_table(study, "goodput", caption, _GOODPUT, items)
+    return Section(
+        "goodput",
+        _TITLE,
+        say("goodput", share, held, _CLASSES[worst][0], worst_s / whole_s, unplaced),
+        key=percent(share),
+        tables=[table],
+        figures=bars_figure(study, table, _TITLE, "time of a run"),
+    )
+
+
+SECTIONS = {180: cost, 190: goodput}

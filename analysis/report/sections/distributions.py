@@ -27,8 +27,6 @@ from analysis.results.curves import Point, measured
 from analysis.stats.estimates import Estimate, geometric_mean, ratio_of_means
 from analysis.units import cell, scale, seconds
 
-ORDER = 110
-
 _MOST_ROWS = 12
 """Histograms; of more sizes, the smallest and the largest of each configuration are shown."""
 
@@ -43,7 +41,7 @@ _COLUMNS = (
 )
 
 
-def build(study: Study) -> Section | None:
+def distributions(study: Study) -> Section | None:
     """None without times of steps."""
     items = [(place, figures) for place in places(study) if (figures := _figures(place.point))]
     if not items:
@@ -118,3 +116,6 @@ def _data(study: Study) -> Table:
     runs = [run for place in places(study) for run in place.point.runs]
     rows = ((run, list(enumerate(run.step_durations_s.tolist(), 1))) for run in runs)
     return run_table("step_times", "Durations of the measured steps of rank 0.", columns, rows)
+
+
+SECTIONS = {110: distributions}

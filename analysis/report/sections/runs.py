@@ -1,12 +1,14 @@
-"""All runs in one table: figures of those that count, the reason of those that do not."""
+"""The runs: figures of those that count, the reason of those that do not, scripts without telemetry, and
+what is needed to reproduce them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from analysis.read.run import Run
 from analysis.read.run_table import column_value
 from analysis.report.common import Column, Section, Study, item_table, run_columns, say
-from analysis.units import plural, span
-
-ORDER = 220
+from analysis.units import binary_bytes, plural, span
 
 _FIGURES = (
     Column("nodes", "nodes", "count"),
@@ -21,7 +23,7 @@ _FIGURES = (
 )
 
 
-def build(study: Study) -> Section:
+def runs(study: Study) -> Section:
     """Empty without a run."""
     beside: dict[str, str] = {}
     for each in study.overlaps:  # the longest first
@@ -58,3 +60,102 @@ def build(study: Study) -> Section:
     changes = [each.stationarity.unseen for each in study.statistics.values() if each.stationarity.unseen]
     text = say("unseen", len(study.included), changes)
     return Section("runs", "Runs", text, key=key, tables=[item_table("runs", "Runs.", columns, items)])
+
+
+_MOST_FIGURES = 8
+_HARDWARE = (
+    Column("gpu_utilization", "GPU busy", "share", "utilization", get="hardware.gpu_utilization"),
+    Column("gpu_idle_s", "GPU idle", "span", get="hardware.gpu_idle_s"),
+    Column("gpu_memory_peak_bytes", "GPU memory", "B", "peak-memory", get="hardware.gpu_memory_peak_bytes"),
+    Column("gpu_power_w", "power of a GPU", "W", get="hardware.gpu_power_w"),
+    Column("gpu_energy_j", "energy of the GPUs", "J", get="hardware.gpu_energy_j"),
+    Column("processors", "busy processors per rank", "number", "utilization", get="hardware.processors"),
+)
+_CODE = """\
+from disttrain import LoopTelemetry
+with LoopTelemetry(None, model, optimizer, steps=..., samples_per_step=...) as telemetry:
+    for batch in telemetry.steps(loader):"""
+
+
+def scripts(study: Study) -> Section | None:
+    """None without such a run; communication benchmarks have a section of their own."""
+    runs = [run for run in study.runs if run.reported is not None and not run.folder.comm_bench.exists()]
+    if not runs:
+        return None
+    figures = list(dict.fromkeys(name for run in runs for name in run.reported or {}))[:_MOST_FIGURES]
+    columns = [
+        *run_columns(study),
+        Column("state"),
+        Column("time_s", "time", "span", get=_elapsed_s),
+        Column("hours", "used", "h", "device-hours", get="usage.hours"),
+        Column("unit", get="usage.unit"),
+        *_HARDWARE,
+        *(Column(f"reported.{name}", name, "number") for name in figures),
+    ]
+    caption = "Scripts without telemetry, and figures of their metrics.json."
+    tables, text = [item_table("scripts", caption, columns, runs)], say("scripts", len(runs))
+    return Section("scripts", "Runs without step records", text, tables=tables, code=_CODE)
+
+
+def _elapsed_s(run: Run) -> float | None:
+    return sum(start.elapsed_s for start in run.usage.starts) if run.usage else None
+
+
+_PROVENANCE = {
+    "tags": "Tags",
+    "user_note": "Note",
+    "code_hash": "Code (hash)",
+    "git_commit": "Commit",
+    "command": "Command",
+    "host": "Host",
+    "device": "Device",
+    "backend": "Backend",
+    "torch": "torch",
+    "python": "Python",
+    "model": "Model",
+    "parameters": "Parameters",
+    "dataset": "Data",
+    "dataset_version": "Data version",
+    "dataset_sha256": "Data (SHA-256)",
+    "strategy": "Strategy",
+    "threads_per_rank": "Compute threads of a rank",
+    "warmup_steps": "Warm-up steps",
+    "comm_method": "Exposed communication by",
+    "preflight": "Pre-flight",
+    "created": "Planned",
+    "updated": "Measured",
+    "cluster": "Cluster",
+    "processor": "Processor",
+    "memory_bytes": "Memory of a node",
+    "kernel": "Kernel",
+}
+
+
+def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """Values of the properties of runs, by name."""
+    properties = {}
+    for column, name in _PROVENANCE.items():
+        text = binary_bytes if column == "memory_bytes" else str
+        known = {column_value(run, column) for run in runs} - {None}
+        values = [text(value) for value in sorted(known)]
+        if column in ("created", "updated") and len(values) > 2:
+            values = [f"{values[0]} to {values[-1]}"]
+        if column == "git_commit" and any(column_value(run, "git_dirty") for run in runs):
+            values = [f"{value} with uncommitted changes (see run.json)" for value in values]
+        if values:
+            properties[name] = values
+    return properties
+
+
+def reproduction(study: Study) -> Section:
+    """Empty without a run."""
+    properties = provenance(study.included or study.runs)
+    columns = [
+        Column("property", get=lambda item: item[0]),
+        Column("value", get=lambda item: "; ".join(item[1])),
+    ]
+    table = item_table("provenance", "Properties.", columns, properties.items())
+    return Section("reproduction", "Reproduction", tables=[table])
+
+
+SECTIONS = {220: runs, 4: scripts, 230: reproduction}

@@ -1,4 +1,4 @@
-"""Scaling: throughput, speed-up and efficiency by size."""
+"""Scaling: throughput, speed-up and efficiency by size; throughput and step time by batch size of a rank."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from analysis.report.common import (
     THROUGHPUT,
     Column,
     Figure,
+    Place,
     Section,
     Study,
     Table,
@@ -25,18 +26,16 @@ from analysis.report.common import (
     size_table,
     unit_name,
 )
-from analysis.report.sections.configurations import option_speedup
-from analysis.report.sections.utilization import GPU_BUSY
+from analysis.report.sections.comparison import option_speedup
+from analysis.report.sections.hardware import GPU_BUSY
 from analysis.results.caveats import claim
 from analysis.results.communication import exposed_share
-from analysis.results.curves import Point
+from analysis.results.curves import Point, labelled, rate_ratio
 from analysis.stats.estimates import Estimate
 from disttrain.records.planned import SweepRecord
 
-ORDER = 20
 
-
-def build(study: Study) -> Section | None:
+def scaling(study: Study) -> Section | None:
     """Tables of all curves, and figures of throughput and efficiency; None without a finished run."""
     if not study.curves:
         return None
@@ -137,3 +136,62 @@ def _figures(study: Study) -> list[Figure]:
         guides=[Guide((x.low, x.high), (1.0, 1.0)), *full_nodes],
     )
     return [throughput, efficiency]
+
+
+_BATCH = ("train.local_batch_size", "train.global_batch_size")
+
+
+def batch_size(study: Study) -> Section | None:
+    """None unless a configuration was measured with at least two batch sizes at one size."""
+    groups = _by_configuration(study)
+    if not groups:
+        return None
+    columns = [
+        Column("local_batch_size", "batch of a rank", "count", key=True),
+        Column("global_batch_size", "global batch", "count"),
+        THROUGHPUT,
+        STEP,
+        Column("ratio", "of the smallest batch", "ratio", "throughput-ratio"),
+    ]
+    caption = "Throughput by batch size, compared within a configuration."
+    items, rows = [], []
+    for name, group in groups.items():
+        for place in group:
+            point, batch, first = place.point, place.point.local_batch_size, group[0].point
+            ratio = None if point is first else rate_ratio(point, first)
+            items.append((place, vars(point) | {"ratio": ratio}))
+            rows.append((name, f"batch {batch}", batch, point.samples_per_s))
+    x = size_axis("batch size of a rank", [at for _, _, at, _ in rows])
+    title, heading = "Throughput by batch size", "throughput (samples/s)"
+    figure = points_figure(
+        study, "batch_throughput", title, rows, "samples/s", x, heading, "batch_size", levels=[0.0]
+    )
+    best = max(
+        groups, key=lambda name: max(at.point.samples_per_s.value / at.point.size for at in groups[name])
+    )
+    small, *_, large = (place.point for place in groups[best])
+    return Section(
+        "batch-size",
+        "Batch size",
+        say("batch_size", best, small.local_batch_size, large.local_batch_size, rate_ratio(large, small)),
+        tables=[size_table(study, "batch_size", caption, columns, items)],
+        figures=[figure],
+    )
+
+
+def _by_configuration(study: Study) -> dict[str, list[Place]]:
+    """Sizes of several batches of a rank, smallest first, by configuration without its batch and size."""
+    groups: dict[str, list[Place]] = {}
+    without = labelled([replace(curve, axes=curve.axes | dict.fromkeys(_BATCH)) for curve in study.curves])
+    labels = {curve.label: name.label for curve, name in zip(study.curves, without, strict=True)}
+    for place in sorted(places(study), key=lambda place: place.point.local_batch_size):
+        name = f"{labels[place.curve.label]}, {place.curve.name(place.point)}"
+        groups.setdefault(name, []).append(place)
+    return {
+        name: group
+        for name, group in groups.items()
+        if len({place.point.local_batch_size for place in group}) > 1
+    }
+
+
+SECTIONS = {20: scaling, 170: batch_size}

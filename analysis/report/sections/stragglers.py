@@ -30,8 +30,6 @@ from analysis.results.slow_ranks import last_shares, median_of_others
 from analysis.stats.estimates import block_sums, mean_interval
 from analysis.units import seconds
 
-ORDER = 100
-
 _MOST_RANKS = 8
 """Rows of the table of ranks on the page."""
 _LEAST_SCALE = 0.03
@@ -65,7 +63,7 @@ _CELLS = (
 )
 
 
-def build(study: Study) -> Section | None:
+def stragglers(study: Study) -> Section | None:
     """None where no run has step records of several ranks."""
     searched = study.stragglers
     if not searched:
@@ -170,3 +168,6 @@ def _figure(study: Study, run: Run) -> Figure:
         f"{strongest} or more.",
         partial(Table, "lateness", f"Lateness by rank and step of run {run.name}.", _CELLS, cells),
     )
+
+
+SECTIONS = {100: stragglers}

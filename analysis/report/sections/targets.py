@@ -6,20 +6,17 @@ from collections import Counter
 from collections.abc import Sequence
 
 from analysis.report.common import Column, Section, Study, Table, Unit, item_table, say
-from analysis.results import targets
-from analysis.results.targets import TargetResult
+from analysis.results.targets import TargetResult, results
 from disttrain.errors import ConfigError
 from disttrain.records.planned import SHARES
-
-ORDER = 10
 
 _NAMES = {"gpu_utilization": "GPU utilization", "mfu": "MFU", "communication_share": "exposed communication"}
 
 
-def build(study: Study) -> Section | None:
+def targets(study: Study) -> Section | None:
     """One table for shares and one for throughput; None without targets."""
     try:
-        found = targets.results(study.runs, study.curves)
+        found = results(study.runs, study.curves)
     except ConfigError as error:
         return Section("targets", "Targets", f"The targets are unknown: {error}.")
     if not found:
@@ -68,3 +65,6 @@ def _table(study: Study, name: str, unit: Unit, found: Sequence[TargetResult]) -
 
 def _name(result: TargetResult) -> str:
     return _NAMES.get(result.metric, result.metric)
+
+
+SECTIONS = {10: targets}

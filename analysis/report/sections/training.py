@@ -11,8 +11,6 @@ from analysis.read.run import Run
 from analysis.read.run_table import column_value
 from analysis.report.common import Column, Section, Study, places, say, size_table, step_figure
 
-ORDER = 160
-
 _steps = partial(column_value, column="steps")
 
 
@@ -43,7 +41,7 @@ _COLUMNS = (
 )
 
 
-def build(study: Study) -> Section:
+def training(study: Study) -> Section:
     """Empty if no run has losses. Losses after other numbers of steps do not compare: they are apart."""
     items = [
         (place, runs)
@@ -95,3 +93,6 @@ def build(study: Study) -> Section:
         tables=[size_table(study, "training_quality", caption, _COLUMNS, items)],
         figures=loss + accuracy,
     )
+
+
+SECTIONS = {160: training}

@@ -1,4 +1,4 @@
-"""Utilization of GPUs or processors, and traffic of GPUs over NVLink and PCIe."""
+"""Hardware: utilization of GPUs or processors, traffic of GPUs over NVLink and PCIe, and peak memory."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from analysis.report.common import (
 )
 from analysis.results.curves import Point
 from analysis.stats.estimates import Estimate
-from analysis.units import text
-
-ORDER = 120
+from analysis.units import binary_bytes, text
 
 
 def _processors(point: Point) -> Estimate | None:
@@ -30,7 +28,7 @@ def _processors(point: Point) -> Estimate | None:
 
 GPU_BUSY = Column("gpu_utilization", "GPU busy", "share", "utilization", get=metric("gpu.utilization"))
 _PROCESSORS = Column("processors", "busy processors per rank", "number", "utilization", get=_processors)
-_COLUMNS = (
+_USE = (
     GPU_BUSY,
     Column("power_w", "power of a GPU", "W", get=metric("gpu.power_mean_w")),
     Column("sm_clock_ratio", "clock of maximum", "share", get=metric("gpu.sm_clock_ratio_mean")),
@@ -48,7 +46,7 @@ _TRAFFIC = [
 ]
 
 
-def build(study: Study) -> Section:
+def utilization(study: Study) -> Section:
     """Empty if no run has samples."""
     on_gpu = any(each.gpu for place in places(study) for each in place.point.metrics)
     device: Device = "gpu" if on_gpu else "processors"
@@ -61,7 +59,7 @@ def build(study: Study) -> Section:
         "utilization",
         "Utilization",
         say("utilization", on_gpu, " to ".join(dict.fromkeys(ends))),
-        tables=[size_table(study, "utilization", caption, _COLUMNS), traffic],
+        tables=[size_table(study, "utilization", caption, _USE), traffic],
         figures=[
             *step_figure(
                 study,
@@ -75,3 +73,39 @@ def build(study: Study) -> Section:
             *bars_figure(study, traffic, "NVLink and PCIe traffic", "mean rate of a GPU"),
         ],
     )
+
+
+def _highest(point: Point) -> Estimate | None:
+    peak = point.peak_memory_bytes
+    return Estimate(peak, None, None, len(point.runs), "maximum") if peak else None
+
+
+_MEMORY = (
+    Column("peak_bytes", "highest peak", "B", "peak-memory", get=_highest, colour="c0"),
+    Column("mean_peak_bytes", "mean peak", "B", "peak-memory", get=metric("peak_memory_bytes")),
+    Column(
+        "reserved_bytes",
+        "reserved by the allocator",
+        "B",
+        "peak-memory",
+        get=metric("peak_reserved_memory_bytes"),
+    ),
+    Column(
+        "device_share", "share of the device", "share", "peak-memory", get=metric("gpu_memory_utilization")
+    ),
+)
+
+
+def memory(study: Study) -> Section | None:
+    """None if no run measured memory."""
+    peak, place = max(((at.point.peak_memory_bytes or 0, at.name) for at in places(study)), default=(0, ""))
+    if not peak:
+        return None
+    caption = "Peak memory of one rank: highest of all ranks and repeats."
+    table = size_table(study, "memory", caption, _MEMORY)
+    figures = bars_figure(study, table, "Peak memory", "peak memory of a rank")
+    conclusion, key = say("memory", peak, place), binary_bytes(peak)
+    return Section("memory", "Memory", conclusion, key=key, tables=[table], figures=figures)
+
+
+SECTIONS = {120: utilization, 130: memory}
