@@ -42,10 +42,17 @@ PYTHON: tuple[Check[HostFacts], ...] = (
     Check(
         "python.packages",
         "error",
-        lambda host: _missing(host, "torch", "pydantic", "PyYAML"),
+        lambda host: _missing(host, "pydantic", "PyYAML"),
         "{evidence} missing on {where}",
         "install them into this interpreter (`make install`), or name another one in `python` of the site "
         "profile",
+    ),
+    Check(
+        "python.ranks",
+        "warning",
+        lambda host: host.rank_python,
+        "{where} cannot start ranks: {evidence}",
+        "name an environment with torch in job.python, and examine it by `submit.py doctor --python NAME`",
     ),
 )
 SUBMITIT: Check[HostFacts] = Check(

@@ -25,10 +25,13 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 
+from jobs.checks.rank_python import find
 from jobs.core.child_process import output
 from jobs.core.run_code import CODE_ROOT
 from jobs.fabric.software import effective_limit, limit_bytes
 
+PYTHON_VARIABLE = "DISTTRAIN_DOCTOR_PYTHON"
+"""A `job.python` to examine."""
 PACKAGES = ("torch", "pydantic", "PyYAML", "submitit")
 TIMEOUT_S = 30.0
 _MARK, _LOCKED = "mark", "locked"
@@ -82,6 +85,8 @@ class HostFacts:
     """Seconds to write 4 KiB and flush them (`fsync`)."""
     clock_offset_s: float
     """Time stamp of a new file minus this host's clock."""
+    rank_python: str | None = None
+    """Why the Python of `PYTHON_VARIABLE`, by default this one, cannot start ranks by torchrun."""
     shares_folder: bool | None = None
     """Whether this host sees the submitting host's files in the runs folder; None: not examined."""
     shares_locks: bool = True
@@ -127,6 +132,7 @@ def host_facts(runs: Path, shared: Path | None = None) -> HostFacts:
         problems=problems,
         sync_s=sync_s,
         clock_offset_s=offset_s,
+        rank_python=find({"python": os.environ.get(PYTHON_VARIABLE)}, os.environ, is_trainer=False).problem,
         shares_folder=seen,
         shares_locks=holds,
     )

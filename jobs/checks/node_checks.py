@@ -31,6 +31,7 @@ _MUST_AGREE = ("code", "machine", "torch", "NCCL")
 """Ranks with different values fail or compute other numbers. Other differences are warnings."""
 _NONE = "none"
 _REPORT = "resubmit without the node, and report it to the administrators"
+_OTHER_PYTHON = "job.python names the environment of the ranks"
 _LOCKED = "locked memory is limited to {evidence}, and RDMA needs it"
 _UNLOCK = "have the scheduler's daemon started with LimitMEMLOCK=infinity and not propagate MEMLOCK"
 
@@ -42,6 +43,7 @@ def _locked(facts: NodeFacts, *, enough: bool) -> str:
 
 NODE: tuple[Check[NodeFacts], ...] = (
     Check("gpus", "error", lambda facts: facts.missing_gpus, "{evidence}", _REPORT),
+    Check("python", "error", lambda facts: facts.python_problem, "{evidence}", _OTHER_PYTHON),
     Check(
         "processors",
         "warning",
@@ -111,11 +113,16 @@ def check_nodes(facts: Sequence[NodeFacts]) -> list[Finding]:
         findings += [Finding("warning", "defects", defect, remedy) for defect in defects]
         for finding in findings:
             hosts.setdefault(finding, []).append(each.host)
+
+    def is_common(finding: Finding, on: Sequence[str]) -> bool:
+        """Whether the cause is in the config, not on the nodes."""
+        return finding.key == "python" and len(on) == len(facts)
+
     return [
         replace(
             finding,
             problem=f"{_named(on)}: {finding.problem}",
-            hosts=tuple(on) if finding.severity == "error" else (),
+            hosts=() if finding.severity != "error" or is_common(finding, on) else tuple(on),
         )
         for finding, on in hosts.items()
     ]

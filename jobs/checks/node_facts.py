@@ -15,13 +15,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.run_json import asks_for_gpus, ranks_per_node
 from jobs.checks.gpu_health import NodeGpus, has_driver, node_gpus
+from jobs.checks.rank_python import RankPython
 from jobs.fabric.choose_adapters import expected_adapters
 from jobs.fabric.defects import defects, missing_plugin, no_active_adapter, pcie_gbit_per_s
 from jobs.fabric.description import Adapter, AdapterKind, ConfigurationFile, Fabric, Gpu, PciDevice
@@ -64,6 +64,8 @@ class NodeFacts:
     """Ranks of this node."""
     far_from_gpus: Sequence[int] = ()
     """Local ranks for which the job has no processor near their GPU; none without a scheduler."""
+    python_problem: str | None = None
+    """Why the Python of the ranks cannot start them."""
     missing_gpus: str | None = None
     """Message if the scheduler gave fewer GPUs than the run requested."""
     gpus: int | None = None
@@ -107,6 +109,7 @@ def collect(
     rate_folder: Path | None,
     missing_gpus: str | None,
     is_alone: bool,
+    python: RankPython,
 ) -> NodeFacts:
     """Facts of the node of rank `node`, whose network `fabric` describes.
 
@@ -119,6 +122,7 @@ def collect(
         rate_folder: folder in which the first nodes measure the rates of storage; None: not measured.
         missing_gpus: message of the scheduler's adapter if GPUs are missing.
         is_alone: whether a scheduler has given the job its processors.
+        python: that of the ranks.
     """
     began = time.monotonic()
     ranks, wants_gpus = ranks_per_node(config), asks_for_gpus(config["resources"]["device"])
@@ -133,7 +137,8 @@ def collect(
     return NodeFacts(
         node=node,
         host=host,
-        agreement=agreement(fabric, wants_gpus=wants_gpus) | shared,
+        agreement=agreement(fabric, python, wants_gpus=wants_gpus) | shared,
+        python_problem=python.problem,
         processors=len(os.sched_getaffinity(0)),
         free_bytes=_free_space(folders),
         missing_gpus=missing_gpus,
@@ -224,14 +229,14 @@ def _or_none(read: Callable[[], T]) -> T | None:
         return None
 
 
-def agreement(fabric: Fabric, *, wants_gpus: bool) -> dict[str, str]:
+def agreement(fabric: Fabric, python: RankPython, *, wants_gpus: bool) -> dict[str, str]:
     """Values that should be equal on all nodes of a run: those of NCCL and its network only with GPUs."""
     software = fabric.software
     found = {
         "code": _or_none(code_hash),
-        "Python": platform.python_version(),
+        "Python": python.version,
         "machine": platform.machine(),
-        "torch": _or_none(lambda: metadata.version("torch")),
+        "torch": python.packages.get("torch"),
     }
     with_gpus = {
         "NCCL": software.nccl_version,

@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         profile="`--write-profile`: the file written",
     )
     options.scheduler(parser)
+    options.value(parser, "--python", "NAME", "the Python of the ranks to examine, as job.python names it")
     does = parser.add_mutually_exclusive_group()
     options.flag(does, "--job", "also examine a node, in a job of at most 5 minutes")
     text = "write a site profile drafted from the cluster's partitions and jobs (a new .yaml file)"
@@ -64,6 +65,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.runs.exists() and not args.runs.is_dir():
         raise ConfigError(f"--runs={str(args.runs)!r} is a file; give a folder, which need not exist yet")
+    if args.python is not None:
+        from jobs.checks.host_facts import PYTHON_VARIABLE
+
+        os.environ[PYTHON_VARIABLE] = args.python  # of the probes on this host and on a node
     diagnosis = doctor.diagnose(args.runs, job=args.job)
     findings, host = worst_first(diagnosis.findings), diagnosis.host
     add_json(

@@ -12,7 +12,7 @@ import os
 import pwd
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jobs.fabric.choose_adapters import choose_adapters
@@ -62,12 +62,14 @@ def detect_here() -> Fabric:
     return detect(Path("/"), current_process(), read_nvml())
 
 
-def current_process() -> Process:
+def current_process(python_path: Sequence[str] | None = None) -> Process:
+    """This process, with the module search path of the Python that loads the libraries."""
     try:
         home = pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:  # a container without an entry for this user
         home = os.path.expanduser("~")
-    return Process(dict(os.environ), home, tuple(path for path in sys.path if path.startswith("/")))
+    path = sys.path if python_path is None else python_path
+    return Process(dict(os.environ), home, tuple(each for each in path if each.startswith("/")))
 
 
 def _recorded_nvml(tree: FileTree) -> NvmlReading | None:

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 
 _EXIT = 93
 """`jobs.core.requeue_policy.EXIT_DO_NOT_REQUEUE`, which cannot be imported yet."""
-_NEEDED = ("torch", "psutil", "pydantic", "yaml")
+_NEEDED = ("psutil", "pydantic", "yaml")
 """Packages that an interpreter lacks if it was not installed for this."""
 _PR_SET_PDEATHSIG = 1
 

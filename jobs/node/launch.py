@@ -24,6 +24,8 @@ from disttrain.records.json_files import CorruptFile, read_json, write_json
 from disttrain.records.process_limits import count_oom_kills
 from disttrain.records.run_directory import ID_VARIABLE, PROCESSORS, Attempt, RunDir
 from disttrain.records.run_json import fill, ranks_per_node
+from jobs.checks import rank_python
+from jobs.checks.rank_python import RankPython, words_of
 from jobs.core import environment, processes, requeue_policy, run_code, secrets_file
 from jobs.core.attempt import is_current
 from jobs.node import (
@@ -93,21 +95,25 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
     if problem is not None:
         raise peers.CannotStart(problem)
     secrets = secrets_file.values_of_run(node.run, record["config"], os.environ)
-    added, endpoint = _agree(node, attempt, record, held)
+    python = rank_python.find(
+        record["config"]["job"], {**os.environ, "PYTHONSAFEPATH": ""}, is_trainer=of_command is None
+    )
+    added, endpoint = _agree(node, attempt, record, python, held)
     nodes, is_bound = len(node.hosts), bool(added[PROCESSORS].value)
-    command = launch_command(node.run, attempt, record, node.rank, nodes, endpoint, is_bound=is_bound)
+    command = launch_command(
+        node.run, attempt, record, node.rank, nodes, endpoint, python=python, is_bound=is_bound
+    )
     log_line(f"node {node.rank} of {nodes} on {processes.host()}: {shlex.join(command)}")
     deadline = float(added["DISTTRAIN_DEADLINE"].value)
     lead_s = lead_within(deadline - time.time(), float(record["config"]["job"]["stop_lead_s"]))
     memory = held.enter_context(memory_folder())
-    env = environment.rank_environment(os.environ, added) | secrets
+    env = environment.rank_environment({**os.environ, **python.variables}, added) | secrets
     env[FOLDER_VARIABLE] = str(memory)
     env["PET_LOG_DIR"] = str(memory / "torchrun")  # torchrun would leave a folder in /tmp of the node
     if attempt.directory_id is not None:
         env[ID_VARIABLE] = attempt.directory_id
-    node_info.start_node_info(
-        attempt, node.rank, env, node.allocation.node_info_module if node.allocation else None
-    )
+    module = node.allocation.node_info_module if node.allocation else None
+    node_info.start_node_info(attempt, node.rank, env, module, python.path)
     stop_signal = signal.Signals[record["config"]["job"]["stop_signal"]] if of_command else None
     idle_limit_s = environment.idle_limit_s(record) if of_command else None
     if idle_limit_s is not None:
@@ -117,12 +123,16 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
 
 
 def _agree(
-    node: NodeContext, attempt: Attempt, record: Mapping[str, Any], held: contextlib.ExitStack
+    node: NodeContext,
+    attempt: Attempt,
+    record: Mapping[str, Any],
+    python: RankPython,
+    held: contextlib.ExitStack,
 ) -> tuple[dict[str, environment.AddedVariable], rendezvous.Endpoint]:
     """Check the nodes; the variables of the ranks, and the endpoint of node 0, whose port `held` keeps."""
-    network = node_environment.network_of_node(node, record)
+    network = node_environment.network_of_node(node, record, python.path)
     added = node_environment.variables_of_ranks(node, attempt, record, network)
-    refusal = run_preflight(node, attempt, record, network, added)
+    refusal = run_preflight(node, attempt, record, network, added, python)
     if refusal is not None:
         raise peers.CannotStart(refusal)
     network.log_findings()
@@ -156,16 +166,20 @@ def launch_command(
     nodes: int,
     endpoint: rendezvous.Endpoint,
     *,
+    python: RankPython | None = None,
     is_bound: bool = False,
 ) -> list[str]:
-    """The command of one node: torchrun's, or that of `jobs.node.start_processes`; `is_bound`: torchrun binds
-    the ranks to processors.
+    """The command of one node: torchrun's, or that of `jobs.node.start_processes`.
+
+    `python`: that of the ranks on this node, if it was examined. `is_bound`: torchrun binds the ranks to
+    processors.
 
     The rendezvous is static, as the number of nodes is fixed: where node 0's port is taken, torchrun fails
     instead of joining the store of another job.
     """
     config = record["config"]
     command = run_code.command_of_run(run, record)
+    words = words_of(config["job"].get("python")) if python is None else python.words
     name, replacement = config["job"].get("launcher", "torchrun"), os.environ.get("DISTTRAIN_LAUNCHER")
     options = {
         "--nnodes": nodes,
@@ -176,8 +190,8 @@ def launch_command(
     }
     if name == "torchrun":
         # a command has no PYTHONSAFEPATH: `-P` keeps files of the working directory from torchrun alone
-        options_of_python = [] if command is None else ["-P"]
-        own = [sys.executable, *options_of_python, "-m", "torch.distributed.run"]
+        options_of_python = ["-P"] if command is not None and (python is None or python.is_recent) else []
+        own = [*words, *options_of_python, "-m", "torch.distributed.run"]
         options |= {
             "--rdzv-id": f"{record['run_key']}-{attempt.number}",
             "--rdzv-conf": f"timeout={math.ceil(config['job']['rendezvous_timeout_s'])}",
@@ -190,7 +204,7 @@ def launch_command(
     if command is None:
         program = ["-m", "disttrain", "--run-dir", str(run.path), "--attempt", str(attempt.number)]
     else:
-        program = [] if name == "torchrun" else [sys.executable]
+        program = [] if name == "torchrun" else [*words]
         program += [interpreter.__file__, str(attempt.path), str(command.workdir)]
         program += command.words_to_start()
     return [*(shlex.split(replacement) if replacement else own), *arguments, *program]

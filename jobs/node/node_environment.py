@@ -99,14 +99,16 @@ def _shown(finding: Finding) -> str:
     return MASK if is_secret(finding.name) else finding.value
 
 
-def detect_or_nothing(record: Mapping[str, Any], root: Path = Path("/")) -> Fabric:
+def detect_or_nothing(
+    record: Mapping[str, Any], root: Path = Path("/"), python_path: Sequence[str] | None = None
+) -> Fabric:
     """The fabric of this node, with the libraries that the ranks of a run find; an empty one, and a line in
     the log, if detection fails. NVML is not read.
 
-    `record`: `run.json`
+    `record`: `run.json`. `python_path`: module search path of the ranks; None: that of this process.
     """
     try:
-        process = current_process()
+        process = current_process(python_path)
         of_profile, of_config = _set_by_run(record)
         environ = {**process.environ, **of_profile, **of_config}
         return detect(root, replace(process, environ=environ))
@@ -115,9 +117,11 @@ def detect_or_nothing(record: Mapping[str, Any], root: Path = Path("/")) -> Fabr
         return Fabric(FabricKind.NONE)
 
 
-def network_of_node(node: NodeContext, record: Mapping[str, Any]) -> NodeNetwork:
+def network_of_node(
+    node: NodeContext, record: Mapping[str, Any], python_path: Sequence[str] | None = None
+) -> NodeNetwork:
     """The network of this node, with the interface by which it reaches the others by their names."""
-    fabric, interface = detect_or_nothing(record), None
+    fabric, interface = detect_or_nothing(record, python_path=python_path), None
     nodes = 1 if set(node.hosts) == {LOOPBACK} else len(node.hosts)
     if nodes > 1:
         interface = interface_towards(node.hosts[0 if node.rank else 1])

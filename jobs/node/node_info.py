@@ -12,7 +12,7 @@ import re
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -29,24 +29,33 @@ from jobs.fabric.software import Process
 
 TIMEOUT_S = 20
 """Seconds after which the process ends, even inside a driver's library."""
+_PATH_VARIABLE = "DISTTRAIN_RANK_PYTHON_PATH"
 _PACKAGES = re.compile(r"torch|triton|(nvidia-(nccl|cuda-runtime|cudnn|nvshmem).*)")
 
 
-def start_node_info(attempt: Attempt, node: int, env: Mapping[str, str], module: str | None = None) -> None:
+def start_node_info(
+    attempt: Attempt,
+    node: int,
+    env: Mapping[str, str],
+    module: str | None = None,
+    python_path: Sequence[str] = (),
+) -> None:
     """Start the process that writes the record, as a child of the caller.
 
-    `env` is the environment of the ranks: libraries, plugins and files of NCCL are found by its variables.
+    `env` is the environment of the ranks, and `python_path` their module search path: libraries, plugins and
+    files of NCCL, and packages, are found by them.
     `module` replaces this module where the scheduler adds to the record (`Allocation.node_info_module`).
     """
     # -P: the environment of the ranks lacks PYTHONSAFEPATH
     command = [sys.executable, "-P", "-m", module or "jobs.node.node_info", str(attempt.path), str(node)]
+    env = {**env, _PATH_VARIABLE: os.pathsep.join(python_path or sys.path)}
     processes.spawn([*command, attempt.directory_id or ""], env=env)
 
 
 def collect_node_info(node: int, *, root: Path = Path("/")) -> dict[str, Any]:
     """The record of this node (`records.NodeRecord`); `root` is the folder of `sys` and `proc`."""
     nvml, tree = read_nvml() or NvmlReading(), FileTree(root)
-    process = current_process() if root == Path("/") else Process()
+    process = current_process(_python_path()) if root == Path("/") else Process()
     memory_kib = _match(r"^MemTotal: +(\d+) kB$", tree.text("/proc/meminfo"))
     return {
         "schema_version": 1,
@@ -130,9 +139,15 @@ def visible_gpus(reading: NvmlReading) -> list[dict[str, Any]]:
     return [known[uuid] for uuid in selected(list(known), os.environ.get("CUDA_VISIBLE_DEVICES"))]
 
 
+def _python_path() -> list[str]:
+    """Module search path of the ranks."""
+    return os.environ.get(_PATH_VARIABLE, os.pathsep.join(sys.path)).split(os.pathsep)
+
+
 def _packages() -> dict[str, str]:
     try:
-        names = {each.metadata["Name"]: each.version for each in metadata.distributions()}
+        found = metadata.distributions(path=_python_path())
+        names = {each.metadata["Name"]: each.version for each in found}
     except Exception:  # damaged files of a package raise errors of several types
         return {}
     return {name: version for name, version in sorted(names.items()) if name and _PACKAGES.fullmatch(name)}

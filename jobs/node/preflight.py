@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -24,12 +23,13 @@ from disttrain.errors import ConfigError, message_of
 from disttrain.records.json_files import read_json, read_json_or_none
 from disttrain.records.run_directory import Attempt, RunDir, checkpoint_steps
 from disttrain.records.run_json import asks_for_gpus, ranks_per_node
-from jobs.checks import node_checks, node_facts
+from jobs.checks import node_checks, node_facts, rank_python
 from jobs.checks.ceiling import judged_bandwidth
 from jobs.checks.finding import Finding
 from jobs.checks.gpu_health import has_driver
 from jobs.checks.node_checks import errors, verdict_record
 from jobs.checks.node_facts import NodeFacts
+from jobs.checks.rank_python import RankPython
 from jobs.core import child_process, environment, excluded_nodes, journal
 from jobs.core.attempt import checkpoint_folder
 from jobs.node import peers, rendezvous
@@ -66,6 +66,7 @@ class _Start:
     env: Mapping[str, str]
     """Environment of the ranks, so that their transport is measured."""
     began: float
+    python: Sequence[str]
 
     @property
     def facts_within_s(self) -> float:
@@ -89,12 +90,14 @@ def run_preflight(
     record: Mapping[str, Any],
     network: NodeNetwork,
     variables: Mapping[str, environment.AddedVariable],
+    python: RankPython | None = None,
 ) -> str | None:
     """Check the nodes; the reason, one line, why this attempt must not start.
 
-    `record` is `run.json`, and `variables` are those of the ranks. Raises `CannotStart` when node 0 is
-    silent, `NodeFailed` when another node has failed, and `JobEnded`.
+    `record` is `run.json`, `variables` are those of the ranks, and `python` is theirs; None: the agent's.
+    Raises `CannotStart` when node 0 is silent, `NodeFailed` when another node has failed, and `JobEnded`.
     """
+    python = python or rank_python.find({}, os.environ, is_trainer=False)
     config, began = record["config"], time.monotonic()
     several = len(node.hosts) > 1 and not node.one_machine
     uses_nccl = asks_for_gpus(config["resources"]["device"]) and has_driver()
@@ -108,12 +111,15 @@ def run_preflight(
     if mode == "off":
         if node.rank == 0:
             peers.publish(attempt, attempt.preflight, verdict_record(attempt.number, "off", node.hosts))
-        return missing_gpus
+        return missing_gpus or python.problem
     if node.rank > 0 and not several:
         return None  # node 0 has checked this machine
     if mode == "full" or several:
         attempt.preflight_folder.mkdir(exist_ok=True)
-    env = environment.rank_environment(os.environ, variables)
+    if mode == "full" and not python.problem and python.missing:
+        log_line(f"pre-flight: links are not measured: the Python of the ranks has no {python.missing}")
+        mode = "basic"
+    env = environment.rank_environment({**os.environ, **python.variables}, variables)
     own = node_facts.collect(
         node.rank,
         node.hosts[node.rank],
@@ -126,10 +132,11 @@ def run_preflight(
         rate_folder=_rate_folder(node, attempt, mode),
         missing_gpus=missing_gpus,
         is_alone=not node.one_machine,
+        python=python,
     )
     if several:
         peers.publish(attempt, attempt.preflight_facts(node.rank), dataclasses.asdict(own))
-    start = _Start(node, attempt, config, mode, env, began)
+    start = _Start(node, attempt, config, mode, env, began, python.words)
     message = (_follow(start) if node.rank else _judge(start, own, several=several))["message"]
     return None if message is None else f"pre-flight: {message}"
 
@@ -215,7 +222,7 @@ def _measured(start: _Start, facts: Sequence[NodeFacts]) -> tuple[dict[str, Any]
 
 def _run_measurement(start: _Start, port: int) -> str | None:
     """Run this node's ranks of the measurement; the reason, one line, if they failed. Raises `JobEnded`."""
-    command = [sys.executable, "-P", "-m", "disttrain.comm_bench.links", str(start.result_file)]
+    command = [*start.python, "-P", "-m", "disttrain.comm_bench.links", str(start.result_file)]
     command += ["--device", str(start.config["resources"]["device"])]
     bucket_mb = start.config.get("parallel", {}).get("ddp", {}).get("bucket_mb")
     command += [] if bucket_mb is None else ["--bucket-mb", str(bucket_mb)]

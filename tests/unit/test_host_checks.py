@@ -53,7 +53,8 @@ OPERATIONS = ("write", "lock", "exclusive", "rename", "link", "sync")
     [
         ({}, []),
         ({"python_version": "3.9.2"}, ["error python.version"]),
-        ({"packages": PACKAGES | {"torch": None, "submitit": None}}, ["error python.packages"] * 2),
+        ({"packages": PACKAGES | {"PyYAML": None, "submitit": None}}, ["error python.packages"] * 2),
+        ({"rank_python": "job.python='x' is Python 3.9.2 without torch"}, ["warning python.ranks"]),
         ({"shared_memory": 64 * 2**20}, ["warning host.shared_memory"]),
         ({"shared_memory": None}, ["warning host.shared_memory"]),
         ({"remove_ipc": True}, ["warning host.remove_ipc"]),
@@ -86,7 +87,7 @@ def test_the_evidence_is_part_of_a_problem():
     [
         ({}, []),
         ({"python_version": "3.11.2"}, ["warning python.other_version"]),
-        ({"packages": PACKAGES | {"torch": None}}, ["error python.packages", "warning python.other_version"]),
+        ({"packages": PACKAGES | {"torch": None}}, ["warning python.other_version"]),
         ({"remove_ipc": True}, ["warning host.remove_ipc"]),
         ({"time": 98.0}, ["warning node.clock"]),
         ({"time": 122.0}, ["warning node.clock"]),
@@ -103,10 +104,12 @@ def test_a_node_beside_the_submitting_host(changes, expected):
         assert node_findings(HEALTHY, node, elapsed_s=20.0, gpus=False) == []
 
 
-def test_the_probe_of_this_machine_leaves_nothing_behind(tmp_path):
+def test_the_probe_of_this_machine_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setenv(host_facts.PYTHON_VARIABLE, str(tmp_path / "none"))
     facts = probe([sys.executable, *module_arguments(tmp_path / "not" / "there")])
     assert (facts.tested, facts.problems) == (str(tmp_path), {})
     assert facts.packages["torch"]
+    assert str(facts.rank_python).endswith("/none' cannot be started: No such file or directory")
     assert abs(facts.clock_offset_s) < 5
     assert [*tmp_path.iterdir()] == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from disttrain.records import process_limits
 from disttrain.records.heartbeat import count_killed_probes, record_killed_probe
 from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import PROCESSORS, RunDir
+from jobs.checks import rank_python
 from jobs.core import journal
 from jobs.core.environment import AddedVariable
 from jobs.fabric.description import Fabric, FabricKind, Interface
@@ -85,7 +87,7 @@ def test_gloo_of_all_nodes_uses_the_interface_of_the_route(tmp_path, monkeypatch
     slow = Interface("eth0", "up", 1, 1000, 1500, "igb", None, networks=("10.0.0.0/16",))
     fast = Interface("eth1", "up", 1, 100_000, 9000, "ice", None, networks=("10.1.0.0/16",))
     fabric = Fabric(FabricKind.ETHERNET, interfaces=(slow, fast))
-    monkeypatch.setattr(node_environment, "detect_or_nothing", lambda _: fabric)
+    monkeypatch.setattr(node_environment, "detect_or_nothing", lambda *_, **__: fabric)
     resolved: list[str] = []
 
     def interface_towards(host: str) -> str:
@@ -96,8 +98,9 @@ def test_gloo_of_all_nodes_uses_the_interface_of_the_route(tmp_path, monkeypatch
 
     def interfaces(rank: int) -> dict[str, str]:
         with contextlib.ExitStack() as held:
+            python = rank_python.find({}, os.environ, is_trainer=False)
             node = NodeContext(run, 0, rank, hosts, allocation)
-            added, _ = launch._agree(node, run.attempt(0), read_json(run.run_json), held)
+            added, _ = launch._agree(node, run.attempt(0), read_json(run.run_json), python, held)
         return {name: each.value for name, each in added.items() if "IFNAME" in name}
 
     with ThreadPoolExecutor(2) as pool:

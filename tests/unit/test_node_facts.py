@@ -16,6 +16,7 @@ import pytest
 from jobs.checks import node_facts
 from jobs.checks.gpu_health import NodeGpus
 from jobs.checks.node_facts import NodeFacts, agreement, link_bytes_per_s, nvlink, storage_rates
+from jobs.checks.rank_python import RankPython
 from jobs.core import child_process
 from jobs.fabric.description import ConfigurationFile, Fabric, Gpu, GpuLink, Interface, PciDevice
 from jobs.fabric.gpus import NvmlReading
@@ -24,6 +25,8 @@ Trees = Callable[[str], Fabric]
 GBIT = 1e9 / 8
 ETHERNET = Interface("eth0", "up", 1, 100_000, 9000, "ice", None)
 PLUGIN = "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so"
+
+PYTHON = RankPython(["python"], "3.12.1", (), {"torch": "2.2.0"})
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def collected(monkeypatch: pytest.MonkeyPatch) -> Callable[..., NodeFacts]:
         monkeypatch.setattr(node_facts, "node_gpus", lambda: NodeGpus(8, (), NvmlReading(gpus=fabric.gpus)))
         values: dict[str, Any] = {
             "environ": {}, "interface": None, "agreed": {}, "folders": [], "rate_folder": None,
-            "missing_gpus": None, "is_alone": False,
+            "missing_gpus": None, "is_alone": False, "python": PYTHON,
         }  # fmt: skip
         config = {"resources": {"nodes": 1, "gpus_per_node": ranks, "device": device}}
         return node_facts.collect(node, "n", config, fabric, **{**values, **changes})
@@ -49,11 +52,12 @@ def test_names_of_adapters_storage_adapters_and_gpus_of_the_bus_are_not_compared
     node = fabric_of("hdr_mixed")
     renamed = tuple(replace(each, name=f"vf{each.name}") for each in node.adapters if each.for_compute)
     other = replace(node, adapters=renamed, gpus=node.gpus[:4])
-    values = agreement(node, wants_gpus=True)
-    assert agreement(other, wants_gpus=True) == values
+    values = agreement(node, PYTHON, wants_gpus=True)
+    assert agreement(other, PYTHON, wants_gpus=True) == values
+    assert (values["Python"], values["torch"]) == ("3.12.1", "2.2.0")
     assert values["adapters"] == "8 x InfiniBand ACTIVE 200 Gb/sec (4X HDR), PCIe x16"
     assert values["NCCL configuration files"] == "NCCL_IB_TIMEOUT=22 NCCL_DEBUG=WARN"
-    assert agreement(node, wants_gpus=False).keys() <= {"code", "Python", "machine", "torch"}
+    assert agreement(node, PYTHON, wants_gpus=False).keys() <= {"code", "Python", "machine", "torch"}
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_libraries_are_found_in_the_environment_of_the_ranks(tmp_path):
 
 
 def test_values_that_cannot_be_read_are_null(tmp_path, monkeypatch):
-    def broken():
+    def broken(path):
         raise RuntimeError("a damaged package")
 
     monkeypatch.setattr(node_info.metadata, "distributions", broken)

@@ -181,7 +181,7 @@ ENTRY = "runpy.run_module('jobs.submission.sbatch_entry', run_name='__main__')"
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["-S", "-m", "jobs.submission.sbatch_entry"], " has no torch, psutil, pydantic, yaml; "),
+        (["-S", "-m", "jobs.submission.sbatch_entry"], " has no psutil, pydantic, yaml; "),
         (["-c", f"{OLD}; {ENTRY}"], " is Python 3.9, 3.11 or newer is needed; "),
     ],
     ids=["nothing is installed", "an old Python"],

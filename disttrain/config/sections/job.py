@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -31,6 +32,11 @@ def _without_url(command: str) -> str:
             'environment variable, and write "$NAME" here',
         )
     return command
+
+
+def _quoted(words: str) -> str:
+    shlex.split(words)  # raises ValueError for a quotation without end
+    return words
 
 
 class ResourcesConfig(Section):
@@ -101,6 +107,9 @@ class JobConfig(Section):
     stop_signal: NotInKey[Literal["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"]] = "SIGTERM"
     """Signal that asks each process of a `command` to save and exit with code 0: `stop_lead_s` seconds before
     the time limit, at a pre-emption, and at `submit.py cancel --graceful`."""
+    python: Annotated[str, Field(min_length=1), AfterValidator(_quoted)] | None = None
+    """Python of the ranks, see [own-script.md](own-script.md#environments): an interpreter, the folder of a
+    virtual or conda environment, or `uv run`, `pixi run` and the like. Null: that of the job."""
     launcher: Literal["torchrun", "node", "rank"] = "torchrun"
     """Program that starts a `command`, see [own-script.md](own-script.md#launchers). `torchrun`: one Python
     process for each rank. `node`: one process on each node, such as the launcher of another framework or a
