@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -132,30 +131,17 @@ def measure_steps(world: World, model: Model, rounds: int) -> tuple[Timing, list
     timings = []
     for name, sections in FORMS.items():
         text = ", ".join(f"{key}={value}" for section in sections.values() for key, value in section.items())
-        timing = StepTiming(name=name, options=text, reason=reasons[name])
+        measured: dict[str, Any] = {}
         if name in steps:
-            ratios = [base / own for base, own in zip(seconds[BASELINE], seconds[name], strict=True)]
-            speed_up, speed_up_low, speed_up_high = median_interval(ratios)
-            exposed = median_interval(paired_differences(seconds[name], seconds[NO_COMMUNICATION]))
-            timing = timing.model_copy(
-                update={
-                    "step": summary(seconds[name]),
-                    "exposed_s": exposed[0],
-                    "exposed_low_s": exposed[1],
-                    "exposed_high_s": exposed[2],
-                    "bytes": steps[name].bytes_of_a_step(),
-                    "speed_up": speed_up,
-                    "speed_up_low": speed_up_low,
-                    "speed_up_high": speed_up_high,
-                }
-            )
-        timings.append(timing)
+            # of each round, whose steps see the same state of the machine
+            rounds_s = [*zip(seconds[name], seconds[BASELINE], seconds[NO_COMMUNICATION], strict=True)]
+            exposed = median_interval([own - alone for own, _, alone in rounds_s])
+            speed_up = median_interval([base / own for own, base, _ in rounds_s])
+            measured = {"step": summary(seconds[name]), "bytes": steps[name].bytes_of_a_step()}
+            measured |= zip(("exposed_s", "exposed_low_s", "exposed_high_s"), exposed, strict=True)
+            measured |= zip(("speed_up", "speed_up_low", "speed_up_high"), speed_up, strict=True)
+        timings.append(StepTiming(name=name, options=text, reason=reasons[name], **measured))
     return summary(seconds[NO_COMMUNICATION]), timings
-
-
-def paired_differences(seconds: Sequence[float], of_others: Sequence[float]) -> list[float]:
-    """The difference of each round, in seconds: both steps of a round see the same state of the machine."""
-    return [own - other for own, other in zip(seconds, of_others, strict=True)]
 
 
 def why_not_measured(name: str, nodes: int, ranks_per_node: int) -> str | None:

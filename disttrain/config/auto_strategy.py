@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from disttrain.config.config_tree import Config
 from disttrain.config.refusals import refusal_with
-from disttrain.errors import ConfigError
 
 
 def choose_strategy(wanted: str, world_size: int) -> tuple[str, str]:
-    """(strategy, reason). Raises `ConfigError` for `single` and `dp` on several ranks."""
-    if wanted in ("single", "dp") and world_size > 1:
-        raise ConfigError(f"parallel.strategy={wanted} needs 1 rank, not {world_size}; use ddp or auto")
+    """(strategy, reason), without the memory of devices."""
     if wanted != "auto":
         return wanted, "requested"
     if world_size == 1:

@@ -122,27 +122,12 @@ def _annotation(annotation: Any) -> str:
 
 
 @functools.cache
-def _built_in() -> dict[str, dict[str, Builder]]:
-    known = json.loads(Path(__file__).with_name("options.json").read_text())
-    known["schedules"] = {name: {"types": {}, "defaults": {}} for name in SCHEDULES}
-    return {
-        package: {kind: Builder(**each) for kind, each in kinds.items()} for package, kinds in known.items()
-    }
-
-
 def built_in(package: str) -> Mapping[str, Builder]:
-    """The built-in kinds of a package, such as `models`, by name."""
-    return _built_in()[package]
-
-
-def kinds_of(package: str) -> list[str]:
-    """Names of the built-in kinds of a package."""
-    return sorted(built_in(package))
-
-
-def builder_of(package: str, kind: str) -> Builder | None:
-    """The options of a built-in kind; None for another one."""
-    return built_in(package).get(kind)
+    """The built-in kinds of a package, such as `models`, by name and in its order."""
+    if package == "schedules":
+        return {name: Builder({}, {}) for name in sorted(SCHEDULES)}
+    kinds = json.loads(Path(__file__).with_name("options.json").read_text())[package]
+    return {kind: Builder(**fields) for kind, fields in kinds.items()}
 
 
 def unknown_name(key: str, package: str, kind: str) -> str | None:
@@ -154,8 +139,7 @@ def unknown_name(key: str, package: str, kind: str) -> str | None:
         module, _, name = kind.partition(":")
         if not (name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
             return f"{key}: {kind!r} is not of the form package.module:name"
-    elif kind not in built_in(package) and not _is_file_with_build(package, kind):
-        kinds = kinds_of(package)
+    elif kind not in (kinds := built_in(package)) and not _is_file_with_build(package, kind):
         allowed = f"{', '.join(kinds)} or package.module:callable"
         return f"{key}={kind!r} is unknown; allowed: {allowed}{nearest(kind, kinds)}"
     return None
@@ -180,7 +164,7 @@ def names_of(config: Config) -> list[tuple[str, str, str]]:
 
 def plug_ins(config: Config) -> list[tuple[str, str, str]]:
     """Those of the names that are no built-in kinds."""
-    return [each for each in names_of(config) if ":" in each[2] or builder_of(each[1], each[2]) is None]
+    return [each for each in names_of(config) if ":" in each[2] or each[2] not in built_in(each[1])]
 
 
 def planned_options(section: str, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,10 +172,8 @@ def planned_options(section: str, kind: str, given: Mapping[str, Any]) -> dict[s
 
     Raises `ConfigError`.
     """
-    builder = builder_of(BUILT_SECTIONS[section], kind)
-    return (
-        dict(given) if builder is None else check_options(builder, section, kind, given, with_defaults=True)
-    )
+    builder = built_in(BUILT_SECTIONS[section]).get(kind)
+    return check_options(builder, section, kind, given, with_defaults=True) if builder else dict(given)
 
 
 def check_options(

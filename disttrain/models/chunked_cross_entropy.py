@@ -43,27 +43,26 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int, classes: int
     ) -> Tensor:
-        for_hidden, for_weight = ctx.needs_input_grad[:2]
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-        hidden_grad = torch.empty_like(hidden) if for_hidden else None
-        # float32: half precision would lose the small terms of a long sum
-        weight_grad = torch.zeros_like(weight, dtype=torch.float32) if for_weight else None
+        grads = None
+        if any(ctx.needs_input_grad):
+            # float32: half precision would lose the small terms of a long sum
+            grads = torch.empty_like(hidden), torch.zeros_like(weight, dtype=torch.float32)
         for begin in range(0, len(hidden), chunk):
             rows = slice(begin, begin + chunk)
-            part_grad = None if hidden_grad is None else hidden_grad[rows]
-            total += _loss_of_chunk(hidden[rows], weight, targets[rows], classes, part_grad, weight_grad)
+            part = grads and (grads[0][rows], grads[1])
+            total += _loss_of_chunk(hidden[rows], weight, targets[rows], classes, part)
         count = (targets != IGNORED).sum()
         ctx.dtype = weight.dtype
-        ctx.save_for_backward(hidden_grad, weight_grad, count)
+        ctx.save_for_backward(*(grads or ()), count)
         return total / count
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         hidden_grad, weight_grad, count = ctx.saved_tensors
         scale = gradient / count
-        of_hidden = None if hidden_grad is None else (hidden_grad * scale).to(hidden_grad.dtype)
-        of_weight = None if weight_grad is None else (weight_grad * scale).to(ctx.dtype)
+        of_hidden, of_weight = (hidden_grad * scale).to(ctx.dtype), (weight_grad * scale).to(ctx.dtype)
         return of_hidden, of_weight, None, None, None
 
 
@@ -72,11 +71,10 @@ def _loss_of_chunk(
     weight: Tensor,
     targets: Tensor,
     classes: int,
-    hidden_grad: Tensor | None,
-    weight_grad: Tensor | None,
+    grads: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
-    """The summed loss of a chunk of tokens. Its gradients are written to `hidden_grad` and added to
-    `weight_grad`.
+    """The summed loss of a chunk of tokens. Of `grads`, its gradient by `hidden` is written to the first, and
+    that by `weight` added to the second.
 
     The logits are freed at the return, before those of the next chunk exist.
     """
@@ -89,15 +87,14 @@ def _loss_of_chunk(
     sums = logits.sub_(greatest).exp_().sum(1, keepdim=True)
     # The difference of large logits that are close is exact. That of an ignored row may be NaN.
     loss = torch.where(kept, sums.log() + (greatest - chosen), 0).sum()
-    if hidden_grad is None and weight_grad is None:
+    if grads is None:
         return loss
     # the gradient of the summed loss by the logits, softmax - one-hot
     logits.div_(sums)
     logits.scatter_add_(1, target, torch.full_like(target, -1, dtype=logits.dtype)).masked_fill_(~kept, 0)
     gradient = logits.to(weight.dtype)
     del logits
-    if hidden_grad is not None:
-        torch.mm(gradient, weight, out=hidden_grad)
-    if weight_grad is not None:
-        weight_grad += gradient.T @ hidden
+    hidden_grad, weight_grad = grads
+    torch.mm(gradient, weight, out=hidden_grad)
+    weight_grad += gradient.T @ hidden
     return loss

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from disttrain.errors import ConfigError
 from disttrain.models.chunked_cross_entropy import chunked_cross_entropy
 from disttrain.records.dataset import DataShape
 
@@ -39,18 +38,11 @@ _ROTARY_BASE = 10_000.0
 """Longest wavelength of the rotary positions, in units of 2 pi tokens."""
 
 
-def build(
-    source: DataShape,
-    *,
-    layers: PositiveInt = 4,
-    width: PositiveInt = 128,
-    heads: PositiveInt = 4,
-    mlp_ratio: float = 4.0,
-    dropout: float = 0.0,
-    tie_weights: bool = True,
-    vocab_multiple: PositiveInt = 1,
-) -> GPT:
+class GPT(nn.Module):
     """GPT with the vocabulary of a language source.
+
+    Maps token ids of shape (batch, length) to logits of shape (batch, length, padded vocabulary); logits of
+    the padding are -infinity.
 
     Parameters
     ----------
@@ -65,32 +57,25 @@ def build(
     ------
     ConfigError : the source is not a language source.
     """
-    source.require("gpt", TAKES)
-    hidden = round(mlp_ratio * width)
-    return GPT(source.classes, layers, width, heads, hidden, dropout, tie_weights, vocab_multiple)
-
-
-class GPT(nn.Module):
-    """Maps token ids of shape (batch, length) to logits of shape (batch, length, padded vocabulary).
-
-    The vocabulary is padded to a multiple of `vocab_multiple`; logits of the padding are -infinity.
-    """
 
     loss_chunk_tokens: int | None = None
     """Tokens whose logits exist at a time, where the model computes the loss."""
 
     def __init__(
         self,
-        vocabulary: int,
-        layers: int,
-        width: int,
-        heads: int,
-        hidden: int,
-        dropout: float,
-        tie_weights: bool,
-        vocab_multiple: int = 1,
+        source: DataShape,
+        *,
+        layers: PositiveInt = 4,
+        width: PositiveInt = 128,
+        heads: PositiveInt = 4,
+        mlp_ratio: float = 4.0,
+        dropout: float = 0.0,
+        tie_weights: bool = True,
+        vocab_multiple: PositiveInt = 1,
     ) -> None:
         super().__init__()
+        source.require("gpt", TAKES)
+        vocabulary, hidden = source.classes, round(mlp_ratio * width)
         padded = -(-vocabulary // vocab_multiple) * vocab_multiple
         self.head_width = width // heads
         self.embed = nn.Embedding(padded, width)
@@ -100,9 +85,6 @@ class GPT(nn.Module):
         self.head = Head(width, vocabulary, padded)
         if tie_weights:
             self.head.weight = self.embed.weight
-        self._initialise(layers)
-
-    def _initialise(self, layers: int) -> None:
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=_INIT_STD)
@@ -127,13 +109,11 @@ class GPT(nn.Module):
         )
 
     def pipeline_stage(self, stage: int, stages: int) -> nn.Module:
-        """Stage `stage` of `stages`, with this model's modules under their names; see `GPTStage`.
-
-        Raises `ConfigError` if there are fewer blocks than stages.
-        """
-        if stages > len(self.blocks):
-            raise ConfigError(f"{stages} pipeline stages are more than the model's {len(self.blocks)} layers")
+        """Stage `stage` of `stages`, with this model's modules under their names; see `GPTStage`."""
         return GPTStage(self, stage, stages)
+
+
+build = GPT
 
 
 class GPTStage(nn.Module):

@@ -29,8 +29,7 @@ def build(source: DataShape, *, depth: Literal[18, 50] = 18, width: PositiveInt 
     ConfigError : samples are not images, or the width is below 1.
     """
     source.require("resnet", TAKES)
-    block: type[BasicBlock] | type[Bottleneck] = BasicBlock if depth == 18 else Bottleneck
-    counts = (2, 2, 2, 2) if depth == 18 else (3, 4, 6, 3)
+    block, counts = (BasicBlock, (2, 2, 2, 2)) if depth == 18 else (Bottleneck, (3, 4, 6, 3))
     return ResNet(block, counts, source.shape[0], min(source.shape[1:]) < _SMALL_INPUT, source.classes, width)
 
 
@@ -39,7 +38,7 @@ class ResNet(nn.Module):
 
     def __init__(
         self,
-        block: type[BasicBlock] | type[Bottleneck],
+        block: type[Block],
         counts: tuple[int, ...],
         channels: int,
         small_input: bool,
@@ -52,7 +51,7 @@ class ResNet(nn.Module):
         if not small_input:
             stem.append(nn.MaxPool2d(3, stride=2, padding=1))
         self.stem = nn.Sequential(*stem)
-        blocks: list[nn.Module] = []
+        blocks: list[Block] = []
         inputs = width
         for stage, count in enumerate(counts):
             for index in range(count):
@@ -60,25 +59,31 @@ class ResNet(nn.Module):
                 inputs = (width << stage) * block.expansion
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(inputs, classes)
-        self._initialise()
-
-    def _initialise(self) -> None:
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        # Each residual block starts as the identity (Goyal et al. 2017, arXiv:1706.02677, section 5.1).
-        for block in self.blocks:
-            assert isinstance(block, BasicBlock | Bottleneck)
-            nn.init.zeros_(block.last_norm.weight)
+            elif isinstance(module, Block):
+                # it starts as the identity (Goyal et al. 2017, arXiv:1706.02677, section 5.1)
+                nn.init.zeros_(module.get_parameter("last_norm.weight"))
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.blocks(self.stem(images)).mean((2, 3)))
 
 
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut."""
+class Block(nn.Module):
+    """Convolutions and a shortcut. `last_norm` is the last one of `residual`."""
 
     expansion = 1
+    """Output channels / `width`."""
+    residual: nn.Module
+    shortcut: nn.Module
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.residual(x) + self.shortcut(x)).relu_()
+
+
+class BasicBlock(Block):
+    """Two 3x3 convolutions."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -89,12 +94,9 @@ class BasicBlock(nn.Module):
         )  # fmt: skip
         self.shortcut = projection(inputs, width, stride)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return (self.residual(x) + self.shortcut(x)).relu_()
 
-
-class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions, the last to four times the width, and a shortcut."""
+class Bottleneck(Block):
+    """1x1, 3x3 and 1x1 convolutions, the last to four times the width."""
 
     expansion = 4
 
@@ -108,9 +110,6 @@ class Bottleneck(nn.Module):
             convolution(width, outputs, 1), self.last_norm,
         )  # fmt: skip
         self.shortcut = projection(inputs, outputs, stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (self.residual(x) + self.shortcut(x)).relu_()
 
 
 def convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Module:

@@ -173,7 +173,8 @@ class Strategy:
         return torch.inference_mode()
 
     def no_comm(self, model: nn.Module) -> AbstractContextManager[None]:
-        """Context of passes without communication that leave the wrapper's state unchanged."""
+        """Context of passes without communication that leave the wrapper's state unchanged; not of a model
+        that `gathers_parameters`."""
         return nullcontext()
 
     def unwrap(self, model: nn.Module) -> nn.Module:

@@ -64,16 +64,11 @@ class DDP(Strategy):
         self.communication = communication
         self._hook: GradientHook | None = None
         self._norms: list[NormGroup] = []
-
-    @property
-    def priming_passes(self) -> int:  # type: ignore[override]
-        """DDP rebuilds its buckets once, in the order in which gradients were ready: after the first backward
-        pass, with a static graph after the second, and never where it looks for unused parameters. The order
-        of summation changes with the buckets: from three ranks on, a resumed process would compute other
-        weights than one that never stopped."""
-        if self.options.find_unused_parameters:
-            return 0
-        return 2 if self.options.static_graph else 1
+        # DDP rebuilds its buckets once, in the order in which gradients were ready: after the first backward
+        # pass, with a static graph after the second, and never where it looks for unused parameters. The
+        # order of summation changes with the buckets: from three ranks on, a resumed process would compute
+        # other weights than one that never stopped.
+        self.priming_passes = 0 if options.find_unused_parameters else 1 + options.static_graph
 
     def apply(self, model: nn.Module, mesh: Mesh, world: World) -> nn.Module:
         options = self.options
@@ -81,12 +76,15 @@ class DDP(Strategy):
         if options.sync_batch_norm:
             synchronize_batch_norms(model, world.device)
         self._norms = norm_groups(model)
+        sizes: list[Any] | None = None  # PyTorch's own; fractions are valid, though annotations have `int`
+        if options.first_bucket_mb is not None:
+            sizes = [options.first_bucket_mb, options.bucket_mb or _DEFAULT_BUCKET_CAP_MB]
         wrapped = DistributedDataParallel(
             model,
             device_ids=[world.device.index] if world.device.type == "cuda" else None,
             forward_sync_buffers=options.broadcast_buffers,
             bucket_cap_mb=options.bucket_mb,
-            bucket_cap_mb_list=self._bucket_sizes(),
+            bucket_cap_mb_list=sizes,
             gradient_as_bucket_view=options.gradient_as_bucket_view,
             static_graph=options.static_graph,
             find_unused_parameters=options.find_unused_parameters,
@@ -94,11 +92,8 @@ class DDP(Strategy):
         if self.communication.scheme != "none":
             scheme = build_scheme(self.communication, world)
             self._hook = GradientHook(wrapped, scheme, self.communication.warmup_steps, world)
+            self.compares_collectives = scheme.compares_collectives
         return wrapped
-
-    @property
-    def compares_collectives(self) -> bool:  # type: ignore[override]
-        return self._hook is None or self._hook.scheme.compares_collectives
 
     def on_step(self, step: int) -> None:
         if self._hook is not None:
@@ -127,12 +122,6 @@ class DDP(Strategy):
         """Steps between averages of the parameters; 0 where gradients are averaged in `step`."""
         hook = self._hook
         return hook.scheme.average_every if hook is not None and step > hook.warmup_steps else 0
-
-    def _bucket_sizes(self) -> list[Any] | None:
-        """Sizes in MiB of the first bucket and of all others; None for PyTorch's own. Fractions are valid,
-        though DDP's annotations have `int`."""
-        first, others = self.options.first_bucket_mb, self.options.bucket_mb
-        return None if first is None else [first, others or _DEFAULT_BUCKET_CAP_MB]
 
     def micro_step(self, model: nn.Module, last: bool) -> AbstractContextManager[None]:
         return nullcontext() if last else cast(DistributedDataParallel, model).no_sync()

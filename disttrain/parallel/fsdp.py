@@ -8,13 +8,13 @@ block recomputes from gathered parameters, and a compiled block contains no coll
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -25,7 +25,6 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 
 from disttrain.config.sections.parallel import FSDPConfig, ParallelConfig
-from disttrain.errors import ConfigError
 from disttrain.models.hooks import blocks_of
 from disttrain.parallel.base import Mesh, Strategy, Timed
 from disttrain.parallel.broadcast import broadcast_buffers, build_on_rank_0, fill, named_tensors
@@ -64,11 +63,19 @@ class FSDP(Strategy):
     def apply(self, model: nn.Module, mesh: Mesh, world: World) -> nn.Module:
         ensure_group(world)
         self._world = world
-        device_mesh = self.device_mesh(mesh, world)
+        sizes = {"replicate": mesh.replicate} if mesh.replicate > 1 else {}
+        sizes["shard"] = mesh.shard
+        device_mesh = init_device_mesh(world.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
         set_timeouts(device_mesh, world)
         policies: dict[str, Any] = {
-            "mp_policy": self.mixed_precision(),
-            "offload_policy": offload_policy(self.options, world.device),
+            # Parameters travel in the dtype of autocast, which also decides the dtype of each operator, as in
+            # other strategies; so inputs of blocks are not cast.
+            "mp_policy": MixedPrecisionPolicy(
+                param_dtype=self.autocast_dtype,
+                reduce_dtype=_DTYPES[self.options.reduce_dtype],
+                cast_forward_inputs=False,
+            ),
+            "offload_policy": offload_policy(self.options),
         }
         initial = named_tensors(model)
         reshard = self.options.reshard_after_forward
@@ -86,19 +93,6 @@ class FSDP(Strategy):
         fill(model, initial, world)
         self.comm_method, self.comm_reason = comm_method(model, world)
         return model
-
-    def mixed_precision(self) -> MixedPrecisionPolicy:
-        """Parameters travel in the dtype of autocast, which also decides the dtype of each operator, as in
-        other strategies; so inputs of blocks are not cast."""
-        return MixedPrecisionPolicy(
-            param_dtype=self.autocast_dtype,
-            reduce_dtype=_DTYPES[self.options.reduce_dtype],
-            cast_forward_inputs=False,
-        )
-
-    def device_mesh(self, mesh: Mesh, world: World) -> DeviceMesh:
-        """One dimension of all ranks."""
-        return init_device_mesh(world.device.type, (mesh.shard,), mesh_dim_names=("shard",))
 
     @contextmanager
     def micro_step(self, model: nn.Module, last: bool) -> Iterator[None]:
@@ -121,9 +115,6 @@ class FSDP(Strategy):
         finally:
             assert isinstance(model, FSDPModule)
             model.reset_iter_state()  # the last forward pass leaves blocks gathered and recorded
-
-    def no_comm(self, model: nn.Module) -> AbstractContextManager[None]:
-        raise NotImplementedError("a forward pass of a sharded model needs the parameters of other ranks")
 
     def drop_gradients(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         super().drop_gradients(model, optimizer)
@@ -162,16 +153,9 @@ class FSDP(Strategy):
         return groups_of_mesh(model)
 
 
-def offload_policy(options: FSDPConfig, device: torch.device) -> OffloadPolicy:
-    """The policy for shards of a rank that computes on `device`. Raises `ConfigError` on a CPU."""
-    if not options.cpu_offload:
-        return OffloadPolicy()
-    if device.type != "cuda":
-        raise ConfigError(
-            f"parallel.fsdp.cpu_offload=true needs a GPU, and this rank computes on {device.type}, where "
-            "shards are in host memory already; leave it out"
-        )
-    return CPUOffloadPolicy()
+def offload_policy(options: FSDPConfig) -> OffloadPolicy:
+    """The policy for the shards of a rank that computes on a GPU."""
+    return CPUOffloadPolicy() if options.cpu_offload else OffloadPolicy()
 
 
 def set_prefetch(blocks: list[FSDPModule], forward: int, backward: int | None) -> None:

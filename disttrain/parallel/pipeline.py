@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -32,17 +32,6 @@ COMM_METHOD = "pipeline_schedule"
 stages and transfer of activations, which cannot be separated; then the all-reduce of gradients and of their
 norm."""
 _SCHEDULES: dict[str, type[PipelineScheduleSingle]] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
-
-
-@runtime_checkable
-class Splittable(Protocol):
-    """A model whose layers can be split over a pipeline."""
-
-    def pipeline_stage(self, stage: int, stages: int) -> nn.Module:
-        """The modules of one stage, under the names that they have in this model.
-
-        Takes and returns one tensor; the first stage takes the model's input, the last returns its output.
-        """
 
 
 class _TimedStage(PipelineStage):
@@ -97,7 +86,12 @@ class Pipeline(Strategy):
         return build_on_rank_0(make, world)
 
     def apply(self, model: nn.Module, mesh: Mesh, world: World) -> nn.Module:
-        """This rank's stage of `model`. Raises `ConfigError` if the model cannot be split."""
+        """This rank's stage of `model`: the result of its method `pipeline_stage(stage, stages)`, a module
+        with the modules of one stage under the names that they have in the model. It takes and returns one
+        tensor; the first stage takes the model's input, the last returns its output.
+
+        Raises `ConfigError` if the model cannot be split.
+        """
         if not hasattr(type(model), "pipeline_stage"):  # of a wrapper, the attribute is that of its module
             raise ConfigError(
                 f"parallel.strategy=pipeline cannot split a {type(model).__name__}: it has no method "
@@ -108,7 +102,6 @@ class Pipeline(Strategy):
                 "parallel.strategy=pipeline: one of model.transforms replaced the forward pass of the whole "
                 "model, which no stage runs; transform its blocks instead"
             )
-        assert isinstance(model, Splittable)
         device_mesh = init_device_mesh(
             world.device.type, (mesh.pipeline, mesh.data_size), mesh_dim_names=("pipeline", "replicate")
         )
@@ -118,7 +111,7 @@ class Pipeline(Strategy):
         self._stages = device_mesh.get_group("pipeline")
         self._replicas = CountedGroup(device_mesh.get_group("replicate"))
         initial = named_tensors(model)
-        stage = model.pipeline_stage(mesh.stage, mesh.pipeline)
+        stage: nn.Module = cast(Any, model).pipeline_stage(mesh.stage, mesh.pipeline)
         for name, _ in stage.named_buffers():
             raise ConfigError(
                 f"parallel.strategy=pipeline: the model has a buffer {name}; checkpoints and validation take "

@@ -16,29 +16,21 @@ from disttrain.runtime.fully_shard_hooks import ObservedGroup
 class NormGroup(ObservedGroup):
     """The process group of a batch norm; a `silent` one has one rank, so that the norm exchanges nothing."""
 
-    def __init__(self, group: Any) -> None:
-        super().__init__(group)
-        self.silent = False
+    silent = False
 
     def size(self) -> int:
         return 1 if self.silent else int(self.group.size())
 
 
-class CPUSyncBatchNorm(_BatchNorm):
+class CPUSyncBatchNorm(nn.SyncBatchNorm):
     """`SyncBatchNorm` on the CPU, for inputs of shape (batch, channels, ...): an all-reduce for the mean, one
     for the variance, and autograd's two in the backward pass. Ranks may have unequal numbers of values."""
 
     process_group: Any
 
-    def _check_input_dim(self, input: Tensor) -> None:
-        if input.dim() < 2:
-            raise ValueError(
-                f"batch norm needs inputs (batch, channels, ...), not shape {tuple(input.shape)}"
-            )
-
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or dist.get_world_size(self.process_group) == 1:
-            return super().forward(input)
+            return _BatchNorm.forward(self, input)
         self._check_input_dim(input)
         x = input.to(torch.promote_types(input.dtype, torch.float32))
         axes, shape = [axis for axis in range(x.dim()) if axis != 1], [-1, *[1] * (x.dim() - 2)]
@@ -48,9 +40,10 @@ class CPUSyncBatchNorm(_BatchNorm):
         centred = x - mean.view(shape)
         variance = self._sum(centred.square().sum(axes)) / count
         output = centred * torch.rsqrt(variance + self.eps).view(shape)
-        if self.weight is not None:
+        if self.affine:
             output = output * self.weight.view(shape) + self.bias.view(shape)
-        self._update_running_stats(mean, variance * count / (count - 1).clamp(min=1))
+        if self.track_running_stats:
+            self._update_running_stats(mean, variance * count / (count - 1).clamp(min=1))
         return output.to(input.dtype)
 
     def _sum(self, tensor: Tensor) -> Tensor:
@@ -79,7 +72,7 @@ def norm_groups(model: nn.Module) -> list[NormGroup]:
     """A `NormGroup` for each synchronised batch norm of `model`, also of one that a script has converted."""
     groups = []
     for module in model.modules():
-        if isinstance(module, nn.SyncBatchNorm | CPUSyncBatchNorm):
+        if isinstance(module, nn.SyncBatchNorm):
             module.process_group = NormGroup(module.process_group or dist.group.WORLD)
             groups.append(module.process_group)
     return groups

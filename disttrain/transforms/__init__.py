@@ -8,6 +8,7 @@ compilation.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
@@ -27,23 +28,18 @@ def transforms_of(config: Config, device: torch.device) -> list[Transform]:
     transforms, memory = [load_transform(name) for name in config.model.transforms], config.memory
     mode = memory.activation_checkpointing
     if mode != "none":
-        transforms.append(lambda model: checkpoint_activations(model, mode, memory.every_blocks or 1))
+        transforms.append(partial(checkpoint_activations, mode=mode, every=memory.every_blocks or 1))
     if memory.offload_activations:
-        transforms.append(lambda model: offload_activations(model, device))
+        transforms.append(partial(offload_activations, device=device))
     if memory.loss_chunk_tokens is not None:
-        transforms.append(lambda model: chunk_loss(model, memory.loss_chunk_tokens))
+        transforms.append(partial(chunk_loss, tokens=memory.loss_chunk_tokens))
     if config.compile.scope != "none":
-        transforms.append(lambda model: compile_model(model, config.compile))
+        transforms.append(partial(compile_model, options=config.compile))
     return transforms
 
 
-def chunk_loss(model: nn.Module, tokens: int | None) -> nn.Module:
-    """Have the model compute its loss for `tokens` tokens at a time; the model itself.
-
-    Raises `ConfigError` for a model that cannot.
-    """
-    if not hasattr(model, "loss_chunk_tokens"):
-        raise ConfigError(f"memory.loss_chunk_tokens={tokens}: {type(model).__name__} computes no loss")
+def chunk_loss(model: nn.Module, tokens: int) -> nn.Module:
+    """Have a GPT compute its loss for `tokens` tokens at a time; the model itself."""
     vars(model)["loss_chunk_tokens"] = tokens
     return model
 

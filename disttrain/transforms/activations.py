@@ -156,7 +156,8 @@ def unpack(packed: Packed) -> Tensor:
 def offload_activations(model: nn.Module, device: torch.device) -> nn.Module:
     """Keep the activations of `model` in host memory; the model itself, changed in place.
 
-    Parameters keep their names. Raises `ConfigError` on a device without memory of its own.
+    Parameters keep their names. Raises `ConfigError` on a device without memory of its own, also for an
+    estimate of memory.
     """
     if device.type != "cuda":
         raise ConfigError(

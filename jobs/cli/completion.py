@@ -70,16 +70,16 @@ def _states(prefix: str, **_: Any) -> list[str]:
 def _settings(prefix: str, **_: Any) -> list[str]:
     """`key=` for each config key; after the `=` the values of a key that has few."""
     from disttrain.config.config_tree import config_fields
-    from disttrain.config.options import BUILT_SECTIONS, builder_of, kinds_of
+    from disttrain.config.options import BUILT_SECTIONS, built_in
 
     key, equals, values = prefix.partition("=")
     known = {name: _few_values(info.annotation) for name, info in config_fields()}
-    known["optim.schedule"] = kinds_of("schedules")
-    known["parallel.strategy"] = ["auto", *kinds_of("parallel")]
-    known["parallel.gradient_communication.scheme"] = kinds_of("parallel/schemes")
+    known["optim.schedule"] = [*built_in("schedules")]
+    known["parallel.strategy"] = ["auto", *built_in("parallel")]
+    known["parallel.gradient_communication.scheme"] = [*built_in("parallel/schemes")]
     for section, package in BUILT_SECTIONS.items():
-        kinds = known[f"{section}.kind"] = kinds_of(package)
-        for builder in filter(None, (builder_of(package, kind) for kind in kinds)):
+        known[f"{section}.kind"] = [*built_in(package)]
+        for builder in built_in(package).values():
             options = [*builder.types, *["size"] * bool(builder.sizes)]
             known |= {f"{section}.{option}": [] for option in options if f"{section}.{option}" not in known}
     if equals:

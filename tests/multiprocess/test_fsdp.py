@@ -118,9 +118,9 @@ def test_a_sharded_run_that_stops_and_resumes_is_the_run_that_never_stopped(thre
 
 
 def offloaded(world: World, config: Config, folder: Path, attempt: int, stop: int | None) -> Seen:
-    """Training in which `fully_shard` gets its policy of offload, which a CPU refuses."""
+    """Training in which `fully_shard` gets its policy of offload, for which memory is not pinned."""
     policy = CPUOffloadPolicy(pin_memory=False)
-    with patch.object(fsdp, "offload_policy", lambda options, device: policy):
+    with patch.object(fsdp, "offload_policy", lambda options: policy):
         seen = train_until(world, config, folder, attempt, stop)
     return seen
 

@@ -14,18 +14,20 @@ from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.models.gpt import GPT
 from disttrain.models.resnet import BasicBlock, ResNet
 from disttrain.parallel.base import build_strategy
+from disttrain.records.dataset import DataShape
 from disttrain.runtime.process_group import World
 from tests.support.ranks import Ranks
 
 pytestmark = pytest.mark.multiprocess
+WORDS = DataShape(task="language", shape=(8,), classes=64)
 
 
 def tied_gpt() -> nn.Module:
-    return GPT(64, layers=4, width=32, heads=2, hidden=128, dropout=0.1, tie_weights=True)
+    return GPT(WORDS, layers=4, width=32, heads=2, dropout=0.1)
 
 
 def gpt() -> nn.Module:
-    return GPT(64, layers=3, width=32, heads=2, hidden=128, dropout=0.1, tie_weights=False)
+    return GPT(WORDS, layers=3, width=32, heads=2, dropout=0.1, tie_weights=False)
 
 
 def resnet() -> nn.Module:

@@ -13,6 +13,7 @@ from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.engine.train import batches_of, begin, run, train
 from disttrain.models.gpt import GPT
 from disttrain.parallel.pipeline import build
+from disttrain.records.dataset import DataShape
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.metrics import Metrics
 from disttrain.records.steps import PHASES, Step
@@ -139,7 +140,8 @@ def built(world: World) -> tuple[set[str], int, dict[str, torch.Tensor]]:
 
 
 def gpt() -> GPT:
-    return GPT(vocabulary=11, layers=3, width=8, heads=2, hidden=16, dropout=0.0, tie_weights=False)
+    words = DataShape(task="language", shape=(8,), classes=11)
+    return GPT(words, layers=3, width=8, heads=2, mlp_ratio=2, tie_weights=False)
 
 
 def test_a_rank_holds_its_own_layers_alone_with_the_weights_of_the_whole_model(two_ranks: Ranks) -> None:

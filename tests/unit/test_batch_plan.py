@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disttrain.config.auto_strategy import allowed, choose_strategy, planned_strategy
+from disttrain.config.auto_strategy import allowed, planned_strategy
 from disttrain.config.batch_plan import BatchPlan, plan_batch, scale_batch
 from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
@@ -99,9 +99,3 @@ def test_a_strategy_that_the_config_would_be_refused_with_is_no_candidate(sectio
 )
 def test_the_strategy_before_the_job(config, planned):
     assert planned_strategy(config) == planned
-
-
-@pytest.mark.parametrize("strategy", ["single", "dp"])
-def test_one_process_cannot_be_several_ranks(strategy):
-    with pytest.raises(ConfigError, match=f"strategy={strategy} needs 1 rank, not 4"):
-        choose_strategy(strategy, 4)

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 
 from disttrain.data import synthetic
 from disttrain.engine.objective import Task
-from disttrain.errors import ConfigError
 from disttrain.models import gpt
 from disttrain.models.chunked_cross_entropy import IGNORED, chunked_cross_entropy
 from disttrain.transforms import chunk_loss
@@ -116,11 +115,6 @@ def test_a_gpt_trains_and_validates_as_with_logits(tied):
             tally = task.batch_tally(model, batch)
         results.append([loss.detach(), tally.float(), *(p.grad for p in model.parameters())])
     assert_close(*results, sums=4)  # the layer and the loss, forward and backward
-
-
-def test_a_model_without_a_loss_of_its_own_is_refused():
-    with pytest.raises(ConfigError, match="loss_chunk_tokens=8: Linear"):
-        chunk_loss(torch.nn.Linear(2, 2), 8)
 
 
 def test_metrics_of_a_validation_pass():

@@ -8,7 +8,7 @@ import torch
 from analysis.report.sections.network import printed
 from disttrain.comm_bench import links
 from disttrain.comm_bench.__main__ import sizes_up_to
-from disttrain.comm_bench.ddp_steps import FORMS, paired_differences, why_not_measured
+from disttrain.comm_bench.ddp_steps import FORMS, why_not_measured
 from disttrain.comm_bench.links import measure_rates, neighbours
 from disttrain.comm_bench.timing import median_interval, summary
 from disttrain.runtime.process_group import World
@@ -32,11 +32,6 @@ def test_collectives_and_steps_have_their_time_bytes_and_speed_up():
     unclear = found.steps[1].model_copy(update={"exposed_low_s": -0.001})
     zero = row(found.model_copy(update={"steps": [found.steps[0], unclear]}), "topk")
     assert zero["gradients / exposed"] == "\N{EN DASH}", "exposed time that may be zero gives no bandwidth"
-
-
-def test_exposed_time_is_paired_by_round():
-    """A disturbance of a whole round cancels, whatever the order of the rounds."""
-    assert paired_differences([2.0, 13.0, 4.0], [1.0, 10.0, 2.0]) == [1.0, 3.0, 2.0]
 
 
 @pytest.mark.parametrize(("nodes", "ranks", "left_out"), [(2, 1, True), (1, 4, True), (2, 2, False)])

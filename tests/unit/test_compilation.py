@@ -18,6 +18,7 @@ from disttrain.config.sections.compute import CompileConfig
 from disttrain.errors import ConfigError
 from disttrain.models.gpt import GPT
 from disttrain.models.resnet import BasicBlock, ResNet
+from disttrain.records.dataset import DataShape
 from disttrain.runtime.kernels import attention_kernel
 from disttrain.transforms.activations import checkpoint_activations
 from disttrain.transforms.compilation import compile_model, compiling
@@ -36,7 +37,8 @@ def _fresh():
 
 def a_gpt():
     torch.manual_seed(0)
-    return GPT(64, 3, 32, 2, 64, 0.0, True)
+    words = DataShape(task="language", shape=(16,), classes=64)
+    return GPT(words, layers=3, width=32, heads=2, mlp_ratio=2)
 
 
 def compiled(model, scope="model", backend="eager", **options):

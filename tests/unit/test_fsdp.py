@@ -12,7 +12,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from disttrain.config.sections.parallel import FSDPConfig, ParallelConfig
-from disttrain.errors import ConfigError
 from disttrain.parallel import fsdp
 from disttrain.parallel.base import build_strategy
 from disttrain.parallel.fsdp import offload_policy, param_groups, sharded_modules
@@ -109,16 +108,13 @@ def test_prefetched_blocks_are_gathered_ahead(direction, options, gathered):
     assert [events[begin:end].count("gather") for end in ends] == gathered
 
 
-def test_a_gpu_offloads_to_pinned_memory_and_a_cpu_refuses():
-    options = FSDPConfig(cpu_offload=True)
-    assert offload_policy(options, torch.device("cuda")) == CPUOffloadPolicy(pin_memory=True)
-    assert type(offload_policy(FSDPConfig(), torch.device("cuda"))) is OffloadPolicy
-    with pytest.raises(ConfigError, match="needs a GPU, and this rank computes on cpu"):
-        sharded(cpu_offload=True)
+def test_a_gpu_offloads_to_pinned_memory():
+    assert offload_policy(FSDPConfig(cpu_offload=True)) == CPUOffloadPolicy(pin_memory=True)
+    assert type(offload_policy(FSDPConfig())) is OffloadPolicy
 
 
 def test_the_shards_of_all_blocks_are_offloaded(monkeypatch):
-    monkeypatch.setattr(fsdp, "offload_policy", lambda options, device: CPUOffloadPolicy(pin_memory=False))
+    monkeypatch.setattr(fsdp, "offload_policy", lambda options: CPUOffloadPolicy(pin_memory=False))
     _, model = sharded(cpu_offload=True)
     groups = [group for module in sharded_modules(model) for group in param_groups(module)]
     assert [shard.offload_to_cpu for group in groups for shard in group.fsdp_params] == [True] * 2 * GROUPS

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
-from pydantic import NonNegativeInt, PositiveInt, field_validator
+from pydantic import NonNegativeInt, PositiveInt
 
 from disttrain.config.sections.base import Section
-
-_OWN_TRANSFORM = re.compile(r"^disttrain\.transforms\.(\w+):(?:build|\1)$")
-"""The longer form of a built-in transform; its function once had the name of its module."""
 
 
 class ModelConfig(Section, extra="allow"):
@@ -21,12 +16,6 @@ class ModelConfig(Section, extra="allow"):
     transforms: tuple[str, ...] = ()
     """Functions from module to module, applied in this order before the strategy: a module of
     `disttrain.transforms` (channels_last, group_norm), or `package.module:callable`."""
-
-    @field_validator("transforms")
-    @classmethod
-    def _by_short_name(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        """One name for each, which other keys are checked against."""
-        return tuple(_OWN_TRANSFORM.sub(r"\1", name) for name in names)
 
 
 class DataConfig(Section, extra="allow"):
