@@ -13,6 +13,7 @@ import json
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -59,40 +60,34 @@ class RandomState:
             seed_all(int(np.random.SeedSequence([seed, step, world.rank]).generate_state(1)[0]))
 
 
+@dataclass(eq=False)
 class TrainState:
-    """The unwrapped `model`, its optimizer and the other `parts`, captured and restored together.
+    """The unwrapped `model`, its optimizer and the other `parts`, captured and restored together."""
 
-    `holders` are the world ranks that have the same layers of the model as this one; None: all ranks.
-    """
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    parts: Sequence[Stateful]
+    world: World
+    holders: tuple[int, ...] | None = None
+    """World ranks that have the same layers of the model as this one; None: all ranks."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        parts: Sequence[Stateful],
-        world: World,
-        holders: tuple[int, ...] | None = None,
-    ) -> None:
-        self._model = model
-        self._optimizer = optimizer
-        self._parts = parts
-        self._world = world
-        self._holders = holders
-        self._own_prefix = f"rank-{world.rank:05d}."
+    @property
+    def _own_prefix(self) -> str:
+        return f"rank-{self.world.rank:05d}."
 
     def capture(self) -> CapturedState:
         """The state as this rank holds it. A collective."""
-        own = model_tensors(self._model)
-        buffers = {MODEL + name for name, _ in self._model.named_buffers(remove_duplicate=False)}
+        own = model_tensors(self.model)
+        buffers = {MODEL + name for name, _ in self.model.named_buffers(remove_duplicate=False)}
         replicated = {name: own.pop(name) for name in [*own] if name not in buffers}
-        replicated |= optimizer_tensors(self._model, self._optimizer)
-        if self._world.rank:  # the buffers of ranks differ; training continues with those of rank 0
+        replicated |= optimizer_tensors(self.model, self.optimizer)
+        if self.world.rank:  # the buffers of ranks differ; training continues with those of rank 0
             own = {}
-        for part in self._parts:
+        for part in self.parts:
             for name, value in part.state_dict().items():
                 stored = self._own_prefix + name.removeprefix(OWN) if name.startswith(OWN) else name
                 (replicated if name.startswith(_SHARED) else own)[stored] = value
-        return CapturedState(replicated, own, self._holders)
+        return CapturedState(replicated, own, self.holders)
 
     def restore(self, found: ResumeSource) -> int:
         """Load the checkpoint and return the step after which training continues. A collective.
@@ -101,25 +96,25 @@ class TrainState:
         If another number of ranks wrote it, training continues from the same step with a new random state.
         """
         own, step = self._own_prefix, found.manifest.step
-        state = model_tensors(self._model)
+        state = model_tensors(self.model)
         shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
-        if self._holders is not None:  # other ranks hold other layers
-            shapes = {k: s for rank in self._world.all_gather_object(shapes) for k, s in rank.items()}
+        if self.holders is not None:  # other ranks hold other layers
+            shapes = {k: s for rank in self.world.all_gather_object(shapes) for k, s in rank.items()}
         refuse_other_model(found, shapes)
         if found.only_model:
             self._load(state, found)
             log.info("model loaded", path=str(found.path))
             return 0
-        same_world = found.manifest.world_size == self._world.size
-        prefixes = (_SHARED, *([own] if same_world else []), *([] if self._world.rank else [RANK0]))
+        same_world = found.manifest.world_size == self.world.size
+        prefixes = (_SHARED, *([own] if same_world else []), *([] if self.world.rank else [RANK0]))
         for name, tensor in found.manifest.tensors.items():
             if name.startswith(prefixes):
                 state[name] = torch.empty(tensor.shape, dtype=storage.dtype_of(tensor))
-        state |= empty_optimizer_tensors(self._model, found.manifest.tensors)
+        state |= empty_optimizer_tensors(self.model, found.manifest.tensors)
         self._load(state, found)
-        load_optimizer(self._model, self._optimizer, state)
+        load_optimizer(self.model, self.optimizer, state)
         state = {OWN + k.removeprefix(own) if k.startswith(own) else k: v for k, v in state.items()}
-        for part in self._parts:
+        for part in self.parts:
             part.load_state_dict(state)
         random_state = "restored" if same_world else "reseeded"
         log.info("resumed", step=step, path=str(found.path), random_state=random_state)
@@ -135,7 +130,7 @@ class TrainState:
                 return in_one_line(error)
             return None
 
-        if problems := [*filter(None, self._world.on_all_ranks(problem))]:
+        if problems := [*filter(None, self.world.on_all_ranks(problem))]:
             raise ConfigError(
                 f"{found.path} is intact, but PyTorch {torch.__version__} cannot read it ({problems[0]}); "
                 f"PyTorch {found.manifest.torch} wrote it: resume with that version, or move this checkpoint "

@@ -66,13 +66,11 @@ def measure_rates(world: World, size: int) -> list[NodePairRate]:
                 seconds = min(_send(message, signal, target * world.local_size) for _ in range(MESSAGES))
                 rates.append(NodePairRate(source=source, target=target, bytes_per_s=size / seconds))
             elif node == target:
+                peer = source * world.local_size
                 for _ in range(MESSAGES):
-                    for operation, tensor in (
-                        (dist.isend, signal),
-                        (dist.irecv, message),
-                        (dist.isend, signal),
-                    ):
-                        _exchange(operation, tensor, source * world.local_size)
+                    _exchange(dist.isend, signal, peer)
+                    _exchange(dist.irecv, message, peer)
+                    _exchange(dist.isend, signal, peer)
     return rates
 
 

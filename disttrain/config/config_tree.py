@@ -19,10 +19,9 @@ from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.config.sections.compute import CompileConfig, MemoryConfig, PrecisionConfig
 from disttrain.config.sections.job import JobConfig, ResourcesConfig
 from disttrain.config.sections.model import DataConfig, ModelConfig
-from disttrain.config.sections.optim import OptimConfig
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.config.sections.telemetry import ProfileConfig, TelemetryConfig
-from disttrain.config.sections.train import TrainConfig
+from disttrain.config.sections.train import OptimConfig, TrainConfig
 
 
 def _words(value: Any) -> Any:

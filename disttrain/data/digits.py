@@ -51,7 +51,5 @@ def build(*, size: PositiveInt = 8) -> Source:
             sha256=hashlib.sha256(
                 images.astype(np.uint8).tobytes() + labels.astype(np.uint8).tobytes()
             ).hexdigest(),
-            train_samples=int((~held_out).sum()),
-            valid_samples=int(held_out.sum()),
         ),
     )

@@ -71,19 +71,15 @@ def build(
         train, valid, valid_root = names, _names("data.valid_path", valid_path), Path(valid_path)
         if unknown := sorted({_class(name) for name in valid} - set(classes)):
             raise ConfigError(f"data.valid_path={valid_path!r} has class {unknown[0]!r}, data.path has not")
-    valid_images = ImageFolder(valid_root, valid, classes, size, augment=False) if valid else None
     return Source(
         train=ImageFolder(Path(path), train, classes, size, augment),
-        valid=valid_images,
+        valid=ImageFolder(valid_root, valid, classes, size, augment=False) if valid else None,
         task="classification",
         shape=(3, size, size),
         classes=len(classes),
         record=DatasetRecord(
             name="images",
             version=f"names {hashlib.sha256(chr(0).join(names).encode()).hexdigest()[:16]}",
-            sha256=None,
-            train_samples=len(train),
-            valid_samples=len(valid),
         ),
     )
 

@@ -15,6 +15,7 @@ one epoch: 4 bytes per sample below 2^31 samples, else 8.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,7 @@ class GlobalOrder:
         return self._newest_epoch[epoch]
 
 
+@dataclass
 class RankBatches:
     """Batch sampler of one rank: yields the `plan.local` indices of each micro-step in [start_step, steps).
 
@@ -73,14 +75,11 @@ class RankBatches:
     takes the `local` positions that start at s*G + (m*world + r)*local.
     """
 
-    def __init__(
-        self, order: GlobalOrder, plan: BatchPlan, rank: int, steps: int, start_step: int = 0
-    ) -> None:
-        self.order = order
-        self.plan = plan
-        self.rank = rank
-        self.steps = steps
-        self.start_step = start_step
+    order: GlobalOrder
+    plan: BatchPlan
+    rank: int
+    steps: int
+    start_step: int = 0
 
     @property
     def first(self) -> int:
@@ -128,7 +127,9 @@ def make_loader(
         processes = {
             "prefetch_factor": config.prefetch,
             "persistent_workers": True,
-            "worker_init_fn": _outlive_stop_signals,
+            # The rank needs batches to finish its step. Loader processes exit when the rank closes them or
+            # ends.
+            "worker_init_fn": _ignore_stop_signals,
         }
     return DataLoader(
         dataset,
@@ -155,20 +156,19 @@ def to_device(batch: Any, device: torch.device) -> Any:
     return batch
 
 
+@dataclass(eq=False)
 class _Seeded(Dataset[Sample]):
     """Seeds the random number generators by the number of the batch before loading it."""
 
-    def __init__(self, dataset: Dataset[Sample], seed: Sequence[int]) -> None:
-        self._dataset = dataset
-        self._seed = seed
+    dataset: Dataset[Sample]
+    seed: Sequence[int]
 
     def __getitems__(self, numbered: tuple[int, list[int]]) -> list[Sample]:
         number, indices = numbered
-        seed_all(int(np.random.SeedSequence([*self._seed, number]).generate_state(1)[0]))
-        at_once = getattr(self._dataset, "__getitems__", None)
-        return at_once(indices) if at_once else [self._dataset[index] for index in indices]
+        seed_all(int(np.random.SeedSequence([*self.seed, number]).generate_state(1)[0]))
+        at_once = getattr(self.dataset, "__getitems__", None)
+        return at_once(indices) if at_once else [self.dataset[index] for index in indices]
 
 
-def _outlive_stop_signals(_worker: int) -> None:
-    # The rank needs batches to finish its step. Loader processes exit when the rank closes them or ends.
+def _ignore_stop_signals(_worker: int) -> None:
     ignore_stop_signals()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,12 @@ class Source(DataShape):
     """Mean bytes of text per token, for a loss in bits per byte; None where unknown."""
 
 
+@dataclass(eq=False)
 class Arrays(Dataset[Sample]):
     """Samples in memory: two tensors whose first dimension is the sample."""
 
-    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
-        self.inputs = inputs
-        self.targets = targets
+    inputs: Tensor
+    targets: Tensor
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -106,12 +106,15 @@ def _mapped_windows(
     return Windows(np.memmap(file, dtype, "r", offset, shape), seq_len)
 
 
-def source_fingerprint(source: Source, kind: str, options: Mapping[str, Any]) -> str:
-    """`DatasetRecord.fingerprint` of the source that the data kind `kind` built from `options`."""
-    record = source.record
+def identified(source: Source, kind: str, options: Mapping[str, Any]) -> Source:
+    """The source that the data kind `kind` built from `options`; its record has the numbers of samples and
+    the fingerprint."""
+    record, samples = source.record, sample_count(source.train)
     content = record.sha256 or [kind, record.version, dict(sorted(options.items()))]
-    described = [content, source.task, source.shape, source.classes, record.train_samples]
-    return hashlib.sha256(json.dumps(described, default=str).encode()).hexdigest()
+    described = [content, source.task, source.shape, source.classes, samples]
+    fingerprint = hashlib.sha256(json.dumps(described, default=str).encode()).hexdigest()
+    counts = {"train_samples": samples, "valid_samples": sample_count(source.valid)}
+    return replace(source, record=record.model_copy(update={**counts, "fingerprint": fingerprint}))
 
 
 def sample_count(dataset: Dataset[Sample] | None) -> int:

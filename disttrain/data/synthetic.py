@@ -11,13 +11,14 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch.utils.data import Dataset, Subset
 
-from disttrain.data.source import Sample, Source
+from disttrain.data.source import Sample, Source, sample_count
 from disttrain.records.dataset import DatasetRecord
 from disttrain.runtime.process import rank_info, wait_until
 
@@ -63,7 +64,7 @@ def build(
     generated_by = json.dumps([task, shape, classes, seed])
     train: Dataset[Sample] = Subset(dataset, range(samples))
     if delay_s and (not delay_ranks or rank_info().rank in delay_ranks):
-        train = Delayed(train, samples, delay_s)
+        train = Delayed(train, delay_s)
     return Source(
         train=train,
         valid=Subset(dataset, range(samples, total)) if valid_samples else None,
@@ -75,20 +76,19 @@ def build(
             name="synthetic",
             version=f"seed {seed}",
             sha256=hashlib.sha256(generated_by.encode()).hexdigest(),
-            train_samples=samples,
-            valid_samples=valid_samples,
         ),
     )
 
 
+@dataclass(eq=False)
 class Delayed(Dataset[Sample]):
     """Adds `delay_s` seconds to the loading of each batch of another dataset."""
 
-    def __init__(self, dataset: Dataset[Sample], samples: int, delay_s: float) -> None:
-        self.dataset, self.samples, self.delay_s = dataset, samples, delay_s
+    dataset: Dataset[Sample]
+    delay_s: float
 
     def __len__(self) -> int:
-        return self.samples
+        return sample_count(self.dataset)
 
     def __getitem__(self, index: int) -> Sample:
         return self.dataset[index]

@@ -18,7 +18,7 @@ from pydantic import PositiveInt
 
 from disttrain.config.options import Share
 from disttrain.data.corpus import files_below, load_tokenizer
-from disttrain.data.source import Source, Windows, sample_count
+from disttrain.data.source import Source, Windows
 from disttrain.errors import ConfigError
 from disttrain.records.dataset import DatasetRecord
 
@@ -71,8 +71,6 @@ def build(
             name="python-stdlib" if path is None else "text",
             version=platform.python_version() if path is None else None,
             sha256=hashlib.sha256(b"".join(files)).hexdigest(),
-            train_samples=len(train),
-            valid_samples=sample_count(valid),
             bytes=sum(map(len, files)),
             unigram_entropy_bits=unigram_entropy_bits(train_files),
         ),

@@ -22,7 +22,7 @@ from pydantic import PositiveInt, ValidationError
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from disttrain.config.options import Share
-from disttrain.data.source import Sample, Source, Windows, sample_count
+from disttrain.data.source import Sample, Source, Windows
 from disttrain.errors import ConfigError
 from disttrain.records.dataset import MANIFEST, TOKENS, DatasetRecord, PackedTokens
 from disttrain.records.json_files import CorruptFile, read_json
@@ -81,10 +81,7 @@ def build(
         files_sha256=sha256,
         record=DatasetRecord(
             name="tokens",
-            version=None,
             sha256=data.sha256 if data.sha256 and all(part.sha256 for part in parts) else sha256,
-            train_samples=sample_count(train),
-            valid_samples=sample_count(valid),
             bytes=sum(file.stat().st_size for file in files),
         ),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch.utils.data import Dataset
 
 from disttrain.config.options import check_options, inspected
 from disttrain.config.sections.model import DataConfig, ModelConfig
-from disttrain.data.source import Source, sample_count, source_fingerprint
+from disttrain.data.source import Source, identified
 from disttrain.errors import ConfigError
 from disttrain.records.dataset import DatasetRecord, DataShape
 from disttrain.runtime.plug_ins import load_plug_in
@@ -31,8 +30,7 @@ def build_source(config: DataConfig) -> Source:
         raise ConfigError(
             f"data.kind={config.kind} returned {type(built).__name__}, not a Source or a Dataset"
         )
-    fingerprint = source_fingerprint(built, config.kind, options)
-    return dataclasses.replace(built, record=built.record.model_copy(update={"fingerprint": fingerprint}))
+    return identified(built, config.kind, options)
 
 
 def build_model(config: ModelConfig, source: DataShape) -> nn.Module:
@@ -54,7 +52,7 @@ def _source_of(dataset: Dataset[Any], kind: str) -> Source:
     """A source from a dataset: shape and task of its first sample, and `classes` (a number, or a list of
     names)."""
     try:
-        size = sample_count(dataset)
+        len(dataset)  # type: ignore[arg-type]
         sample, target = dataset[0]
         shape, regression = tuple(sample.shape), target.is_floating_point()
     except (TypeError, ValueError, AttributeError, IndexError, NotImplementedError) as error:
@@ -66,9 +64,8 @@ def _source_of(dataset: Dataset[Any], kind: str) -> Source:
         )
     return Source(
         train=dataset,
-        valid=None,
         task="regression" if regression else "classification",
         shape=shape,
         classes=classes if isinstance(classes, int) else len(classes),
-        record=DatasetRecord(name=kind, version=None, sha256=None, train_samples=size, valid_samples=0),
+        record=DatasetRecord(name=kind),
     )

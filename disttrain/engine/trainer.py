@@ -63,7 +63,7 @@ from disttrain.telemetry.recorder import Recorder, ScriptWatch
 from disttrain.telemetry.step_clock import OTHER
 from disttrain.telemetry.steps import StepResult
 
-_OWN_DATA = DatasetRecord(name="own", version=None, sha256=None, train_samples=0, valid_samples=0)
+_OWN_DATA = DatasetRecord(name="own")
 B = TypeVar("B")
 """A batch: tensors, at any depth of tuples, lists and mappings."""
 

@@ -159,19 +159,18 @@ def _settings(
 def _require_head(settings: Any, head: str, name: str) -> None:
     """Raise `ConfigError` unless transformers has a model of auto class `head` for this config; `name` names
     model and data."""
-    if _has_head(settings, head):
+    import transformers
+
+    def exists(head: str) -> bool:
+        return type(settings) in getattr(transformers, head)._model_mapping
+
+    if exists(head):
         return
-    usable = [samples for samples, other in _HEAD_OF.items() if _has_head(settings, other)]
+    usable = [samples for samples, other in _HEAD_OF.items() if exists(other)]
     raise ConfigError(
         f"{name}: {settings.model_type} has no head {head.removeprefix('AutoModelFor')}; use "
         f"{data_of(usable) if usable else 'another model.model_type'}"
     )
-
-
-def _has_head(settings: Any, head: str) -> bool:
-    import transformers
-
-    return type(settings) in getattr(transformers, head)._model_mapping
 
 
 def _require_length(settings: Any, tokens: int, name: str) -> None:

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _NormBase
 
 from disttrain.config.schedules import learning_rate
-from disttrain.config.sections.optim import OptimConfig
+from disttrain.config.sections.train import OptimConfig
 from disttrain.errors import ConfigError
 from disttrain.models.hooks import hooks_of
 from disttrain.runtime.plug_ins import load_plug_in
@@ -30,17 +30,14 @@ def build_optimizer(
     """
     if model is not None and (own := hooks_of(model).make_optimizer()) is not None:
         return own
-    norms = set() if model is None else _norm_parameters(model)
+    norms = [module for module in (model.modules() if model else ()) if isinstance(module, _NORMS)]
+    of_norms = {id(parameter) for norm in norms for parameter in norm.parameters(recurse=False)}
     trainable = [p for p in parameters if p.requires_grad]
-
-    def decays(parameter: nn.Parameter) -> bool:
-        return parameter.dim() >= 2 and id(parameter) not in norms
-
-    groups = [
-        {"params": [p for p in trainable if decays(p)], "weight_decay": optim.weight_decay},
-        {"params": [p for p in trainable if not decays(p)], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
+    parts: dict[float, list[nn.Parameter]] = {optim.weight_decay: [], 0.0: []}
+    for parameter in trainable:
+        decays = parameter.dim() >= 2 and id(parameter) not in of_norms
+        parts[optim.weight_decay if decays else 0.0].append(parameter)
+    groups = [{"params": part, "weight_decay": decay} for decay, part in parts.items() if part]
     # torch has fused kernels for both optimizers on both devices, but not of SGD for sharded parameters
     sharded = any(isinstance(parameter, DTensor) for parameter in trainable)
     fused = not (sharded and optim.name == "sgd") if optim.fused is None else optim.fused
@@ -53,12 +50,6 @@ def build_optimizer(
                 sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         return sgd
     return torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, fused=fused)
-
-
-def _norm_parameters(model: nn.Module) -> set[int]:
-    """Identities of the weights and biases of norms, which may have several dimensions."""
-    norms = (module for module in model.modules() if isinstance(module, _NORMS))
-    return {id(parameter) for norm in norms for parameter in norm.parameters(recurse=False)}
 
 
 def learning_rates(optim: OptimConfig, steps: int, global_batch: int) -> array[float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from disttrain.config.sections.compute import PRECISIONS, PrecisionConfig
 from disttrain.models.hooks import ModelHooks
 from disttrain.runtime.device import choose_precision, use_tf32
 
+_CPU = torch.device("cpu")
 _LARGEST_SCALE = 2.0**126
 """A larger loss scale has a reciprocal that float32 holds with fewer bits, and then becomes infinite."""
 
@@ -45,34 +47,23 @@ class LossScale:
         self.clean_steps = clean * ~grows
 
 
+@dataclass(eq=False)
 class Precision:
-    """The precision of one run. The default computes in the parameters' own dtype and checks nothing.
+    """The precision of one run. The default computes in the parameters' own dtype and checks nothing."""
 
-    Parameters
-    ----------
-    autocast_dtype : dtype of autocast; None: no autocast
-    checks_gradients : whether a step is skipped if the norm of its gradients is not finite
-    loss_scale : the scale of float16; it requires `checks_gradients`
-    """
-
-    def __init__(
-        self,
-        device: torch.device | None = None,
-        *,
-        autocast_dtype: torch.dtype | None = None,
-        checks_gradients: bool = False,
-        loss_scale: LossScale | None = None,
-    ) -> None:
-        self.autocast_dtype = autocast_dtype
-        self.checks_gradients = checks_gradients
-        self.loss_scale = loss_scale
-        self._device = device or torch.device("cpu")
+    device: torch.device = _CPU
+    autocast_dtype: torch.dtype | None = None
+    """Dtype of autocast; None: no autocast."""
+    checks_gradients: bool = False
+    """Whether a step is skipped if the norm of its gradients is not finite."""
+    loss_scale: LossScale | None = None
+    """The scale of float16; it requires `checks_gradients`."""
 
     def autocast(self) -> AbstractContextManager[None]:
         """Context of every forward pass, in training and validation."""
         if self.autocast_dtype is None:
             return nullcontext()
-        return torch.autocast(self._device.type, self.autocast_dtype)
+        return torch.autocast(self.device.type, self.autocast_dtype)
 
     def scaled(self, loss: Tensor) -> Tensor:
         """`loss`, a scalar, times the loss scale."""

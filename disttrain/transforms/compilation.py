@@ -40,11 +40,9 @@ def compile_model(model: nn.Module, options: CompileConfig) -> nn.Module:
     # PyTorch splits a compiled model at DDP's buckets, so that they travel during the backward pass. Blocks
     # are split already, and the splitter refuses activation checkpointing and buckets below 1 MiB.
     torch._dynamo.config.optimize_ddp = options.scope == "model"
-    limit = _GRAPHS_PER_MODULE * len(modules)
-    torch._dynamo.config.recompile_limit = max(limit, torch._dynamo.config.recompile_limit)
-    torch._dynamo.config.accumulated_recompile_limit = max(
-        limit, torch._dynamo.config.accumulated_recompile_limit
-    )
+    for limit in ("recompile_limit", "accumulated_recompile_limit"):
+        graphs = max(_GRAPHS_PER_MODULE * len(modules), getattr(torch._dynamo.config, limit))
+        setattr(torch._dynamo.config, limit, graphs)
     classes: dict[type[nn.Module], type[nn.Module]] = {}
     for module in modules:
         kind = type(module)

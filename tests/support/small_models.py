@@ -32,7 +32,6 @@ def source(samples: int = 64, valid: int = 13, rank_specific: bool = False) -> S
     inputs = torch.randn(samples + valid, FEATURES, generator=torch.Generator().manual_seed(0))
     targets = inputs[:, :CLASSES].argmax(1)
     name = f"argmax-{os.environ.get('RANK')}" if rank_specific else "argmax"
-    record = DatasetRecord(name=name, version=None, sha256=None, train_samples=samples, valid_samples=valid)
     train, held_out = Arrays(inputs[:samples], targets[:samples]), Arrays(inputs[samples:], targets[samples:])
     return Source(
         train=train,
@@ -40,7 +39,7 @@ def source(samples: int = 64, valid: int = 13, rank_specific: bool = False) -> S
         task="classification",
         shape=(FEATURES,),
         classes=CLASSES,
-        record=record,
+        record=DatasetRecord(name=name),
     )
 
 

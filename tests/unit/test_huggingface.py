@@ -41,7 +41,7 @@ def text_source(folder):
 
 def classes_source(folder):
     tokens = torch.randint(4, 50, (32, 8))
-    record = DatasetRecord(name="parity", version=None, sha256=None, train_samples=32, valid_samples=0)
+    record = DatasetRecord(name="parity")
     data = Arrays(tokens, tokens[:, 0] % 3)
     source = Source(train=data, valid=None, task="classification", shape=(8,), classes=3, record=record)
     options = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)

@@ -213,7 +213,7 @@ def test_any_module_and_any_dataset_by_import_path():
     assert isinstance(build_model(ModelConfig(kind="torch.nn:Flatten"), source), nn.Flatten)
     regression = build_source(DataConfig(kind="mine:measurements", samples=8))
     assert (regression.task, regression.shape, regression.classes) == ("regression", (5,), 2)
-    assert (regression.record.train_samples, regression.valid) == (8, None)
+    assert (regression.record.train_samples, regression.record.valid_samples) == (8, 0)
     labelled = build_source(DataConfig(kind="mine:Labelled"))
     assert (labelled.task, labelled.shape, labelled.classes) == ("classification", (3,), 2)
 

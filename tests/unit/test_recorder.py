@@ -37,7 +37,7 @@ class ListSink:
 
 
 def metrics_fields():
-    data = DatasetRecord(name="d", version=None, sha256=None, train_samples=1, valid_samples=0)
+    data = DatasetRecord(name="d", train_samples=1)
     texts = ("name", "sweep", "run_key", "model", "strategy", "strategy_reason", "device", "torch")
     numbers = ("nodes", "ranks_per_node", "world_size", "cpu_count", "parameters", "accumulation")
     nulls = ("backend", "nccl", "comm_method", "model_flops_per_sample", "flops_method")
