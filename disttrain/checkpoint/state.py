@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -110,9 +110,10 @@ class TrainState:
         for name, tensor in found.manifest.tensors.items():
             if name.startswith(prefixes):
                 state[name] = torch.empty(tensor.shape, dtype=storage.dtype_of(tensor))
-        state |= empty_optimizer_tensors(self.model, found.manifest.tensors)
+        optimizer_state, empty = empty_optimizer_state(self.model, self.optimizer, found.manifest.tensors)
+        state |= empty
         self._load(state, found)
-        load_optimizer(self.model, self.optimizer, state)
+        self.optimizer.load_state_dict(optimizer_state)
         state = {OWN + k.removeprefix(own) if k.startswith(own) else k: v for k, v in state.items()}
         for part in self.parts:
             part.load_state_dict(state)
@@ -165,33 +166,23 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Sta
     }
 
 
-def _of_optimizer(names: Iterable[str], model: nn.Module) -> Iterator[tuple[str, nn.Parameter, str]]:
-    """Name, parameter of this rank, and key of its state, for each of the optimizer's `names`."""
-    parameters = dict(model.named_parameters())
-    for name in names:
-        parameter, _, key = name.removeprefix(OPTIMIZER).rpartition(".")
-        if name.startswith(OPTIMIZER) and parameter in parameters:
-            yield name, parameters[parameter], key
-
-
-def empty_optimizer_tensors(model: nn.Module, described: Mapping[str, CheckpointTensor]) -> State:
-    """Empty tensors for the optimizer's state, which an optimizer creates only at its first step."""
-    state = {}
-    for name, parameter, _ in _of_optimizer(described, model):
-        shape, dtype = described[name].shape, storage.dtype_of(described[name])
-        moment = shape == parameter.shape
-        state[name] = torch.empty_like(parameter, dtype=dtype) if moment else torch.empty(shape, dtype=dtype)
-    return state
-
-
-def load_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, state: State) -> None:
-    """Load the filled tensors of `empty_optimizer_tensors` into the optimizer."""
+def empty_optimizer_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, described: Mapping[str, CheckpointTensor]
+) -> tuple[dict[str, Any], State]:
+    """A `state_dict` of the optimizer with the `described` tensors, empty, as an optimizer creates them only
+    at its first step; and these tensors by their names in a checkpoint."""
     loaded: dict[str, Any] = optimizer.state_dict() | {"state": {}}
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    number_of = {id(parameter): number for number, parameter in enumerate(parameters)}
-    for name, parameter, key in _of_optimizer(state, model):
-        loaded["state"].setdefault(number_of[id(parameter)], {})[key] = state[name]
-    optimizer.load_state_dict(loaded)
+    ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    number_of = {id(parameter): number for number, parameter in enumerate(ordered)}
+    own, tensors = dict(model.named_parameters()), {}
+    for name, entry in described.items():
+        owner, _, key = name.removeprefix(OPTIMIZER).rpartition(".")
+        if not name.startswith(OPTIMIZER) or owner not in own:  # of another stage
+            continue
+        like = own[owner] if entry.shape == own[owner].shape else torch.empty(entry.shape)
+        tensors[name] = torch.empty_like(like, dtype=storage.dtype_of(entry))
+        loaded["state"].setdefault(number_of[id(own[owner])], {})[key] = tensors[name]
+    return loaded, tensors
 
 
 def first_non_finite(state: State) -> str | None:

@@ -202,9 +202,6 @@ class EmulatedLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return _LayerPass.apply(x, self.weight, self.layer, self.clock)
 
-    def extra_repr(self) -> str:
-        return repr(self.layer)
-
 
 class EmulatedOptimizer(torch.optim.Optimizer):
     """Takes the seconds of the table and leaves the parameters unchanged."""

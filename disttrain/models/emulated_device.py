@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -27,19 +26,6 @@ from disttrain.runtime.fully_shard_hooks import (
 from disttrain.runtime.process import wait_until
 
 _SLEEP_CYCLES = 50_000_000
-
-
-class Device(Protocol):
-    """Emulates the layers of a pass one after the other."""
-
-    def start(self) -> None:
-        """Begin a pass."""
-
-    def advance(self, seconds: float) -> None:
-        """Compute a layer for `seconds`."""
-
-    def end(self) -> float | None:
-        """End the pass. Returns the seconds by which it ended late; None where unknown."""
 
 
 class DeadlineTimer:
@@ -62,9 +48,11 @@ class DeadlineTimer:
         it."""
 
     def start(self) -> None:
+        """Begin a pass."""
         self._deadline = self._now()
 
     def advance(self, seconds: float) -> None:
+        """Compute a layer for `seconds`."""
         if self.restarts:
             self.start()
         self._deadline += seconds
@@ -79,12 +67,13 @@ class DeadlineTimer:
         finally:
             self._deadline += self._now() - began
 
-    def end(self) -> float:
+    def end(self) -> float | None:
+        """End the pass. Returns the seconds by which it ended late; None where unknown."""
         return max(0.0, self._now() - self._deadline)
 
 
 class Sleeping:
-    """Sleeps on a CUDA device, in the order of the current stream."""
+    """The same methods on a CUDA device, which sleeps in the order of the current stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._cycles_per_s = _cycles_per_second(device)
@@ -98,6 +87,10 @@ class Sleeping:
 
     def end(self) -> None:
         return None
+
+
+Device = DeadlineTimer | Sleeping
+"""Emulates the layers of a pass one after the other."""
 
 
 def make_device(device: torch.device) -> Device:

@@ -22,15 +22,21 @@ class NormGroup(ObservedGroup):
         return 1 if self.silent else int(self.group.size())
 
 
-class CPUSyncBatchNorm(nn.SyncBatchNorm):
+class CPUSyncBatchNorm(_BatchNorm):
     """`SyncBatchNorm` on the CPU, for inputs of shape (batch, channels, ...): an all-reduce for the mean, one
     for the variance, and autograd's two in the backward pass. Ranks may have unequal numbers of values."""
 
     process_group: Any
 
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.dim() < 2:
+            raise ValueError(
+                f"batch norm needs inputs (batch, channels, ...), not shape {tuple(input.shape)}"
+            )
+
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or dist.get_world_size(self.process_group) == 1:
-            return _BatchNorm.forward(self, input)
+            return super().forward(input)
         self._check_input_dim(input)
         x = input.to(torch.promote_types(input.dtype, torch.float32))
         axes, shape = [axis for axis in range(x.dim()) if axis != 1], [-1, *[1] * (x.dim() - 2)]
@@ -40,10 +46,9 @@ class CPUSyncBatchNorm(nn.SyncBatchNorm):
         centred = x - mean.view(shape)
         variance = self._sum(centred.square().sum(axes)) / count
         output = centred * torch.rsqrt(variance + self.eps).view(shape)
-        if self.affine:
+        if self.weight is not None:
             output = output * self.weight.view(shape) + self.bias.view(shape)
-        if self.track_running_stats:
-            self._update_running_stats(mean, variance * count / (count - 1).clamp(min=1))
+        self._update_running_stats(mean, variance * count / (count - 1).clamp(min=1))
         return output.to(input.dtype)
 
     def _sum(self, tensor: Tensor) -> Tensor:
@@ -72,7 +77,7 @@ def norm_groups(model: nn.Module) -> list[NormGroup]:
     """A `NormGroup` for each synchronised batch norm of `model`, also of one that a script has converted."""
     groups = []
     for module in model.modules():
-        if isinstance(module, nn.SyncBatchNorm):
+        if isinstance(module, nn.SyncBatchNorm | CPUSyncBatchNorm):
             module.process_group = NormGroup(module.process_group or dist.group.WORLD)
             groups.append(module.process_group)
     return groups
