@@ -55,9 +55,10 @@ def main() -> int:
         config = Model.of(given).config(ddp={"bucket_mb": given.bucket_mb})
     else:
         config = config_of(RunDir(given.like))
-    config = config.model_copy(update={"resources": job.resources})
-    config = config.with_values("resources", threads_per_rank=threads)
-    config = config.with_values("job", collective_timeout_s=IDLE_S)
+    resources = job.resources.model_copy(update={"threads_per_rank": threads})
+    config = config.with_values("job", collective_timeout_s=IDLE_S).model_copy(
+        update={"resources": resources}
+    )
     try:
         with (
             open_world(config, launcher_store(given.store_prefix)) as world,

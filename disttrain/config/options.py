@@ -99,13 +99,13 @@ def type_of(text: str) -> Any:
 
 def inspected(build: Callable[..., Any]) -> Builder:
     """The options of an imported callable."""
-    parameters = [each for each in inspect.signature(build).parameters.values() if each.name != "source"]
     variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    named = {each.name: each for each in parameters if each.kind not in variable}
+    parameters = inspect.signature(build).parameters.values()
+    named = [each for each in parameters if each.kind not in variable and each.name != "source"]
     module = vars(sys.modules.get(build.__module__, object))
     return Builder(
-        types={name: _annotation(each.annotation) for name, each in named.items()},
-        defaults={name: each.default for name, each in named.items() if each.default is not each.empty},
+        types={each.name: _annotation(each.annotation) for each in named},
+        defaults={each.name: each.default for each in named if each.default is not each.empty},
         doc=inspect.getdoc(build) or "",
         open_ended=any(each.kind is each.VAR_KEYWORD for each in parameters),
         sizes=module.get("SIZES", {}),

@@ -77,11 +77,10 @@ def build(
     if not slow_ranks and (slow_s or slow_factor != 1.0):
         raise ConfigError("model.slow_s and model.slow_factor need model.slow_ranks: which ranks?")
     if table is None:
-        layer = {"bytes": round(layer_mb * 2**20)} | {
-            name: seconds / layers for name, seconds in (("forward_s", forward_s), ("backward_s", backward_s))
-        }
-        names = [f"layer{index}" for index in range(layers)]
-        table = {"layers": [{"name": name, **layer} for name in names], "dtype_bytes": dtype_bytes}
+        seconds = {"forward_s": forward_s / layers, "backward_s": backward_s / layers}
+        layer = {"bytes": round(layer_mb * 2**20), **seconds}
+        equal = [{"name": f"layer{index}", **layer} for index in range(layers)]
+        table = {"layers": equal, "dtype_bytes": dtype_bytes}
     parsed = parse_table(table)
     if not parsed.bytes:
         raise ConfigError("model.table has no parameters: give at least one layer some bytes")

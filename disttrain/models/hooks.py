@@ -65,15 +65,13 @@ def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
     lists = {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, nn.ModuleList) and all(_has_parameters(member) for member in module)
+        if isinstance(module, nn.ModuleList) and all(map(_has_parameters, module))
     }
-    name, parent = "", model
+    name = max(lists, key=lambda name: len(lists[name]), default="")
     if isinstance(getattr(model, "blocks", None), nn.Module):
-        name, parent = "blocks", model.get_submodule("blocks")
-    elif lists:
-        name, parent = max(lists.items(), key=lambda item: len(item[1]))
-    prefix = f"{name}." if name else ""
-    return {prefix + key: child for key, child in parent.named_children() if _has_parameters(child)}
+        name = "blocks"
+    children = model.get_submodule(name).named_children()
+    return {f"{name}.{key}".lstrip("."): child for key, child in children if _has_parameters(child)}
 
 
 def mix_in(module: nn.Module, mixin: type[nn.Module]) -> None:

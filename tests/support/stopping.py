@@ -72,7 +72,7 @@ def train_until(
     before = {number: signal.getsignal(number) for number in SIGNALS}
     signals.install()
     try:
-        with nullcontext() if prime else patch("disttrain.parallel.ddp.DDP.priming_passes", 0):
+        with nullcontext() if prime else patch("disttrain.engine.step.Stepper.prime"):
             trainer = begin(config, output, world, signals)
             if stop_after is not None and world.rank == stop_after % world.size:
                 number = SIGNALS[stop_after % len(SIGNALS)]
