@@ -61,6 +61,8 @@ class KnownState(NamedTuple):
     state: str
     reason: str
     attempts: int
+    usage: gpu_hours.RunGpuHours | None = None
+    """None to read it from the files of the run."""
 
 
 def load_runs(
@@ -166,7 +168,7 @@ def _run(run: RunDir, known: KnownState | None, warmup: int, *, reject_warned: b
         steps=steps,
         samples=read_samples(attempts, steps, unreadable),
         attempts=attempts,
-        usage=gpu_hours.read(run, planned, metrics.device if metrics else None),
+        usage=(known and known.usage) or gpu_hours.read(run, planned, metrics.device if metrics else None),
         reported=reported,
         tags=tags,
         user_note=user_note,

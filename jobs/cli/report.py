@@ -13,6 +13,7 @@ from jobs.cli import options
 
 if TYPE_CHECKING:
     from analysis.report import Written
+    from disttrain.records.gpu_hours import RunGpuHours
     from disttrain.records.run_directory import RunDir
     from jobs.status.run_state import RunState
 
@@ -53,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from disttrain.errors import ConfigError
-    from jobs.cli import selection, submitting
+    from jobs.cli import selection
     from jobs.status.run_state import read_runs
 
     if not args.sweeps:
@@ -88,7 +89,9 @@ def run(args: argparse.Namespace) -> int:
         check=args.check,
     )
     if args.sweep_end is not None:
-        return submitting.run_report_job(args, lambda: write_as_asked().page)
+        from jobs.cli.submitting import run_report_job  # imports all that a submission needs
+
+        return run_report_job(args, lambda: write_as_asked().page)
     written = write_as_asked()
     return _print_targets(written) if args.check else 0
 
@@ -119,15 +122,15 @@ def _other_sweep(root: Path, name: str, sweeps: Sequence[str]) -> Path:
     return root / sweep
 
 
-def _states_with_usage(root: Path, sweeps: Sequence[str]) -> list[RunState]:
-    """The runs of the sweeps, whose GPU-hours are recorded for the report."""
+def _states_with_usage(root: Path, sweeps: Sequence[str]) -> tuple[list[RunState], dict[Path, RunGpuHours]]:
+    """The runs of the sweeps, and their GPU-hours, which are recorded for later reports."""
     from jobs.cli.selection import refresh_or_warn
     from jobs.status.gpu_hours import usage_of_runs
     from jobs.status.run_state import read_runs
 
     states = [state for sweep in sweeps for state in read_runs(root, sweep)]
-    usage_of_runs((state.run for state in states), write=True)
-    return refresh_or_warn(states)
+    usage = usage_of_runs((state.run for state in states), write=True)
+    return refresh_or_warn(states), usage
 
 
 def write(
@@ -160,14 +163,14 @@ def write(
     out = out or root / sweeps[0] / "-".join(["report", *tags]).replace("/", "-")
     kept = {kind: Path(each or out / kind) for kind, each in (tables or {}).items() if each is not None}
     with progress_bar("writing the report"):
-        states = _states_with_usage(root, sweeps)
+        states, usage = _states_with_usage(root, sweeps)
         paths = {state.run.path: state.run.path.parent.resolve() / state.name for state in states}
         written = report.write(
             [root / sweep for sweep in sweeps],
             out,
             states={
                 paths[state.run.path]: report.KnownState(
-                    state.displayed_state, state_note(state), state.attempts
+                    state.displayed_state, state_note(state), state.attempts, usage.get(state.run.path)
                 )
                 for state in states
             },

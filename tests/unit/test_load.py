@@ -235,8 +235,10 @@ def test_what_a_scheduler_knows_counts_before_the_files_but_not_before_a_recorde
     names = {"done": {}, "failed": {"end": "failed", "message": "boom"}, "started": {"end": "running"}}
     for name, options in names.items():
         fake_run(tmp_path / "s" / name, **options)
-    states = {tmp_path / "s" / name: KnownState("lost", "the job is gone", 7) for name in names}
+    usage = load_runs([tmp_path / "s"])[0].usage.model_copy(update={"hours": 5.0})
+    states = {tmp_path / "s" / name: KnownState("lost", "the job is gone", 7, usage) for name in names}
     found = {run.name: run for run in load_runs([tmp_path / "s"], states)}
+    assert {run.usage.hours for run in found.values()} == {5.0}
     assert {(run.state, run.starts) for run in found.values()} == {("lost", 7)}
     notes = {name: run.note.split(";")[0] for name, run in found.items()}
     assert notes == {"done": "", "failed": "crashed: boom", "started": "the job is gone"}
