@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from analysis.stats.estimates import Estimate
+from analysis.units import Unit, text
 
 WIDTH = 480.0
 """Of every figure, so that all texts have one size."""
@@ -89,12 +90,14 @@ def size_axis(label: str, sizes: Iterable[float]) -> Axis:
     return Axis(label, *ends, log, ticks[:: -(-len(ticks) // _MOST_TICKS)], "{x:,.0f}")
 
 
-def value_axis(label: str, low: float, high: float, *, log: bool = False) -> Axis:
-    """Around values; from 0 where the lowest is below half of the highest."""
-    if log:
-        return Axis(label, 0.85 * low, 1.15 * high, True)
+def value_axis(label: str, low: float, high: float, unit: Unit = "", *, log: bool = False) -> Axis:
+    """Around values; from 0 where the lowest is below half of the highest. Ticks of some units have it."""
     pad = 0.06 * (high - low or abs(high) or 1.0)
-    return Axis(label, min(0.0, low) if low < high / 2 else low - pad, high + pad)
+    first, last = min(0.0, low) if low < high / 2 else low - pad, high + pad
+    axis = Axis(label, 0.85 * low, 1.15 * high, True) if log else Axis(label, first, last)
+    if unit not in ("ratio", "B/s", "share"):
+        return axis
+    return axis._replace(form=lambda value, _: text(value, unit, 0 if unit == "share" else None))
 
 
 class LegendItem(NamedTuple):

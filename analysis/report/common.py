@@ -163,17 +163,9 @@ def points_figure(
         if estimate
     ]
     ends = [*levels, *extent([dot.estimate for dot in dots])]
-    y = _value_axis(heading, ends, unit, log)
+    y = value_axis(heading, min(ends), max(ends), unit, log=log)
     drawing = partial(points, dots, x, y, emulated=study.emulated, **options)
     return Figure(name, title, drawing, "; ".join(dot.title for dot in dots), data)
-
-
-def _value_axis(heading: str, values: Sequence[float], unit: Unit, log: bool) -> Axis:
-    """A vertical axis; its heading has the unit of values whose ticks have none."""
-    axis = value_axis(heading, min(values), max(values), log=log)
-    if unit not in ("ratio", "B/s", "share"):
-        return axis
-    return axis._replace(form=lambda value, _: text(value, unit, 0 if unit == "share" else None))
 
 
 def step_figure(
@@ -225,7 +217,7 @@ def step_figure(
     low, high = np.nanmin(every), np.nanmax(every)
     entries = sorted(legend.values(), key=lambda item: item.colour == "ink")
     x = Axis("optimizer step", 0.0, max(line.xs[-1] for line in drawn))
-    y = _value_axis(value.heading, (low, high), value.unit, log)
+    y = value_axis(value.heading, low, high, value.unit, log=log)
     return [
         Figure(
             name,

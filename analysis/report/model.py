@@ -18,7 +18,7 @@ from analysis.stats.estimates import CONFIDENCE
 from analysis.study import Study
 
 SCHEMA_VERSION = 7
-_LEFT_OUT = ("figures", "get", "colour", "emphasized", "most_rows", "places")
+_LEFT_OUT = ("figures", "get", "colour", "emphasized", "places")
 """Fields of sections and columns that are no data."""
 _YAML = files("analysis.report").joinpath("templates", "definitions.yaml").read_text(encoding="utf-8")
 DEFINITIONS: list[dict[str, str]] = [

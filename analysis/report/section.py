@@ -66,11 +66,6 @@ class Column:
         """Value in the row of an item."""
         return self.get(item) if callable(self.get) else value_at(item, self.get or self.name)
 
-    @property
-    def style(self) -> str:
-        """CSS classes."""
-        return f"{'' if self.unit else 'text'} {'key' if self.key else ''}".strip()
-
 
 @dataclass(frozen=True)
 class Table:
@@ -84,8 +79,6 @@ class Table:
     """Runs that the numbers of each row come from, one entry for each row; linked in a last column."""
     emphasized: Sequence[int] = ()
     """Indices of rows that stand out: the base, the row of a verdict."""
-    most_rows: int | None = None
-    """Rows on the page, if fewer than of other tables."""
     places: Sequence[Any] = ()
     """`common.Place` of each row of a table by size."""
 

@@ -38,11 +38,10 @@ def environment(*, autoescape: bool, **filters: Any) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters |= {name: getattr(units, name) for name in _UNITS} | filters
+    made.filters |= vars(units) | filters
     return made
 
 
-_UNITS = ("listed", "money", "number", "percent", "plural", "seconds", "short_count", "span", "text", "times")
 _SENTENCES = environment(
     autoescape=False,
     bytes=units.binary_bytes,

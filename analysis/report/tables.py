@@ -32,7 +32,7 @@ class TableView(NamedTuple):
 def table_view(table: Table) -> TableView:
     """Format a table."""
     columns = {}
-    rows = table.rows[: table.most_rows or MOST_ROWS]
+    rows = table.rows[:MOST_ROWS]
     left_out = len(table.rows) - len(rows)
     for at, column in enumerate(table.columns):
         values = [row[at] for row in rows]

@@ -237,18 +237,14 @@ def _figures(
     return {
         "world_size": world,
         "backend": "gloo" if several else None,
-        "nccl": None,
         "strategy": "ddp" if several else "single",
-        "strategy_reason": "more than one rank" if several else "one rank",
         "seconds_total": math.fsum(each["step_s"] for each in records) + 1.0,
         "left_out": left_out,
         "warmup_steps": left_out[0][1],
         "measured_steps": count,
         "measured_s": math.fsum(times_s),
         "samples_per_s": rate,
-        "samples_per_s_per_rank": rate / world,
         "tokens_per_s": rate * 128,
-        "model_flops_per_s_per_rank": rate / world * 632_000_000,
         "step_time": step_time(times_s),
         "composition": {
             name: None if measured[0][name] is None else math.fsum(each[name] for each in measured) / count

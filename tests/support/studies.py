@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -31,21 +30,16 @@ from tests.support.fake_runs import fake_sweep
 from tests.support.straggler_records import generate, steps_of
 
 STRATEGY, BUCKET = "parallel.strategy", "parallel.ddp.bucket_mb"
+_FOLDER = TemporaryDirectory(prefix="studies-")
+"""Deleted at the end of the process."""
 _KNOWN: dict[str, list[Run]] = {}
-
-
-@cache
-def _folder() -> TemporaryDirectory[str]:
-    """Deleted at the end of the process."""
-    return TemporaryDirectory(prefix="studies-")
 
 
 def runs_of(**options: Any) -> list[Run]:
     """The runs of `fake_sweep` with these options."""
     key = repr(sorted(options.items()))
     if key not in _KNOWN:
-        folder = Path(_folder().name) / str(len(_KNOWN))
-        _KNOWN[key] = load_runs([fake_sweep(folder, **options)])
+        _KNOWN[key] = load_runs([fake_sweep(Path(_FOLDER.name) / str(len(_KNOWN)), **options)])
     return [*_KNOWN[key]]
 
 

@@ -67,11 +67,11 @@ def cost(study: Study) -> Section | None:
 def _training(study: Study, costs: Sequence[SizeCost], samples: float) -> str:
     """Cheapest and fastest size, or the cheapest within the deadline, of real or of emulated runs; of sizes
     that are not settled, those that may be."""
-    meets = [cost.meets(study.deadline_s or math.inf) for cost in costs]
+    deadline_s = study.deadline_s or math.inf
     in_time = [
         cost
-        for cost, answer in zip(costs, meets, strict=True)
-        if answer == "yes" or (answer == "cannot tell" and not cost.settled)
+        for cost in costs
+        if cost.meets(deadline_s) == "yes" or (cost.meets(deadline_s) == "cannot tell" and not cost.settled)
     ]
     cheapest, fastest = (
         min(in_time, key=methodcaller("rank", name), default=None) for name in ("spent", "time_s")

@@ -30,8 +30,6 @@ from analysis.results.slow_ranks import last_shares, median_of_others
 from analysis.stats.estimates import block_sums, mean_interval
 from analysis.units import seconds
 
-_MOST_RANKS = 8
-"""Rows of the table of ranks on the page."""
 _LEAST_SCALE = 0.03
 """Strongest colour of the heat map, at least: as a fraction of a rank's own seconds."""
 _MOST_CELLS = (32, 100)
@@ -138,7 +136,7 @@ def _ranks(study: Study, point: Point, run: Run) -> Table:
     )
     rows = sorted(zip(*values, strict=True), key=lambda row: -row[5])
     sources = [[run]] * len(rows)
-    return Table("ranks", f"Ranks of run {run.name}.", _RANKS, rows, sources, most_rows=_MOST_RANKS)
+    return Table("ranks", f"Ranks of run {run.name}.", _RANKS, rows, sources)
 
 
 def _figure(study: Study, run: Run) -> Figure:
