@@ -17,7 +17,14 @@ __all__ = ["LoopTelemetry", "Trainer", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `Trainer` and `LoopTelemetry` on first use, because they import torch."""
+    """Import `Trainer` and `LoopTelemetry` on first use, because they import torch.
+
+    Raises `ConfigError` for a torch that is too old.
+    """
+    if name in ("LoopTelemetry", "Trainer"):
+        from disttrain.runtime.torch_version import require_torch
+
+        require_torch()
     if name == "Trainer":
         from disttrain.engine.trainer import Trainer
 

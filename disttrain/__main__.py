@@ -34,6 +34,7 @@ from disttrain.runtime.process import die_with_parent, rank_info
 from disttrain.runtime.rank_heartbeat import heartbeat
 from disttrain.runtime.run_output import RunOutput, record_failure
 from disttrain.runtime.stop_signals import StopSignals
+from disttrain.runtime.torch_version import require_torch
 from disttrain.telemetry.network import request_nccl_log
 
 EXIT_FAILED = 1
@@ -58,6 +59,7 @@ def rank_main(argv: list[str], environ: Mapping[str, str]) -> int:
             attempt = attempt_of_job(arguments.run_dir, arguments.attempt)
             if attempt.is_replaced():
                 raise Superseded("the run directory was moved away or deleted")
+        require_torch()
         config = read_config(arguments, flags)
         if attempt is not None:
             _observe(config, attempt)
