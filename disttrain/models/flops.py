@@ -143,21 +143,17 @@ def arithmetic(
 ) -> dict[str, str] | None:
     """Dtype of matmuls and convolutions: that of autocast, else of the weights, or `tf32` where torch's
     settings use TF32 for float32 on the device. None where weights have several dtypes."""
-    if autocast_dtype is not None:
-        return dict.fromkeys((MATMUL, CONVOLUTION), _name(autocast_dtype))
-    weights = {p.dtype for p in model.parameters() if p.dim() >= 2 and p.is_floating_point()}
-    if len(weights) != 1:
+    weights = (p.dtype for p in model.parameters() if p.dim() >= 2 and p.is_floating_point())
+    dtypes = {*weights} if autocast_dtype is None else {autocast_dtype}
+    if len(dtypes) != 1:
         return None
-    name = _name(weights.pop())
-    if name != "float32":
-        return {MATMUL: name, CONVOLUTION: name}
-    has_tf32 = on.type == "cuda" and (torch.version.hip or torch.cuda.get_device_capability(on) >= (8, 0))
-    settings = {
-        MATMUL: torch.backends.cuda.matmul.fp32_precision,
-        CONVOLUTION: torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
-    }
-    return {kind: "tf32" if has_tf32 and word == "tf32" else "float32" for kind, word in settings.items()}
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    name = str(dtypes.pop()).removeprefix("torch.")
+    names = {MATMUL: name, CONVOLUTION: name}
+    on_cuda = name == "float32" and on.type == "cuda"
+    if on_cuda and (torch.version.hip or torch.cuda.get_device_capability(on) >= (8, 0)):
+        settings = {
+            MATMUL: torch.backends.cuda.matmul.fp32_precision,
+            CONVOLUTION: torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
+        }
+        names |= {kind: word for kind, word in settings.items() if word == "tf32"}
+    return names
