@@ -25,6 +25,8 @@ from disttrain.records.run_directory import (
 
 SETUP_EXIT_VARIABLE = "DISTTRAIN_NODE_SETUP_EXIT"
 """Variable of an agent with the exit code of its node's set-up, where that ended early. No rank can start."""
+TRACE_PIPES = "nccl-"
+"""Start of the names of the pipes, in the node's folder, at which NCCL's flight recorder writes its file."""
 _CODE_ROOT = Path(__file__).resolve().parents[2]
 _LAUNCHER = re.compile(
     r"(GROUP_|LOCAL_|ROLE_|NODE_)?RANK|(LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|ROLE_NAME|MASTER_(ADDR|PORT)"

@@ -79,7 +79,7 @@ def _set_environment(variables: Mapping[str, str | None]) -> None:
 
 def current_process() -> ProcessIdentity:
     """The calling process."""
-    stat = process_stat(os.getpid())
+    stat = _process_stat(os.getpid())
     assert stat is not None
     return ProcessIdentity(host(), _boot_id(), os.getpid(), stat.start_ticks)
 
@@ -88,7 +88,7 @@ def is_alive(recorded: Mapping[str, Any]) -> bool | None:
     """Whether a process recorded by `ProcessIdentity.as_dict` runs; None if it belongs to another host."""
     if recorded.get("host") != host():
         return None
-    stat = process_stat(int(recorded.get("pid", 0)))
+    stat = _process_stat(int(recorded.get("pid", 0)))
     return (
         recorded.get("boot") == _boot_id()
         and stat is not None
@@ -98,31 +98,24 @@ def is_alive(recorded: Mapping[str, Any]) -> bool | None:
 
 
 @dataclass(frozen=True)
-class ProcessStat:
-    """One process as the kernel has it."""
-
+class _ProcessStat:
     state: str
-    """One letter: R runs, S sleeps, D waits for a device, T is stopped, Z and X have ended."""
     parent: int
     start_ticks: int
-    cpu_s: float
-    """Processor time of all its threads."""
 
 
-def process_stat(pid: int) -> ProcessStat | None:
-    """The state of a process; None if it does not exist."""
+def _process_stat(pid: int) -> _ProcessStat | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()  # the command name, in parentheses, may contain spaces
-    cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return ProcessStat(fields[0], int(fields[1]), int(fields[19]), cpu_s)
+    return _ProcessStat(fields[0], int(fields[1]), int(fields[19]))
 
 
 def is_running(pid: int) -> bool:
     """Whether a process of this id exists and has not ended."""
-    stat = process_stat(pid)
+    stat = _process_stat(pid)
     return stat is not None and stat.state not in "ZX"
 
 
@@ -177,7 +170,7 @@ def live_descendants() -> list[int]:
     """Pids of all live descendants of this process."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
-        if name.isdigit() and (stat := process_stat(int(name))) is not None and stat.state not in "ZX":
+        if name.isdigit() and (stat := _process_stat(int(name))) is not None and stat.state not in "ZX":
             children.setdefault(stat.parent, []).append(int(name))
     found = list(children.get(os.getpid(), []))
     for pid in found:  # the list grows during the loop

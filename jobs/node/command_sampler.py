@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from disttrain.errors import in_one_line
 from disttrain.hardware.fields import FIELDS
@@ -18,10 +19,14 @@ from disttrain.hardware.statistics import Tally, gpu_summary, process_summary
 from disttrain.records.hardware import NodeHardware
 from disttrain.records.heartbeat import samples_itself
 from disttrain.records.run_directory import Attempt
+from jobs.core.rank_positions import RankPosition
 from jobs.fabric.description import Gpu
 from jobs.node import peers
 from jobs.node.allocation import log_line
-from jobs.node.silent_ranks import RankProcess
+from jobs.node.silent_ranks import RankProcess, SilentRanks, rank_processes, save_stacks, with_stacks
+
+if TYPE_CHECKING:
+    from jobs.node.torchrun import Torchrun
 
 _EVERY_S = 1.0
 _FLUSH_S = 10.0
@@ -126,3 +131,34 @@ class CommandSampler:
         except Exception as error:
             self._ended = True
             log_line(f"the hardware is not sampled: {in_one_line(error)}")
+
+
+class CommandWatch:
+    """The ranks of a `command` on this node: samples of their hardware, and the search for silent ones."""
+
+    def __init__(self, torchrun: Torchrun) -> None:
+        attempt, limit_s = torchrun.attempt, torchrun.idle_limit_s
+        self._torchrun = torchrun
+        self._sampler = CommandSampler(attempt, torchrun.node.rank, torchrun.memory, torchrun.gpus)
+        self._silence = limit_s and SilentRanks(torchrun.node.run, attempt, limit_s, self._sampler.kernels)
+        self._ranks: Sequence[RankProcess] = ()
+
+    def sample(self, launcher: int) -> None:
+        """Call once a second."""
+        self._ranks = rank_processes(launcher)
+        self._sampler.sample(self._ranks)
+
+    def positions(self) -> list[RankPosition]:
+        """The positions of the ranks; none without a limit of their silence."""
+        return self._silence.positions(self._ranks) if self._silence else []
+
+    def save_stacks(self) -> list[RankPosition]:
+        """Save the stacks of the ranks, which may end them; the positions with the lines of the stacks."""
+        positions = self.positions()  # before they print
+        search_path = self._torchrun.env.get("PATH")
+        stacks = save_stacks(self._torchrun.attempt, self._ranks, self._torchrun.memory, search_path)
+        return with_stacks(positions, stacks)
+
+    def close(self) -> None:
+        """Take a last sample."""
+        self._sampler.close()

@@ -33,7 +33,6 @@ from jobs.node.torchrun import TorchrunResult, cause_of_end
 REQUEUE_TIMEOUT_S = 600.0
 """Time for which node 0 retries the requeue, unless the job ends before."""
 _MARGIN_S = 2.0
-_QUERY_INTERVAL_S = 5.0
 _LATE_RECORD_S = 40.0
 """Time for the record of a node that is up to reach this node through a shared file system. The time after
 which srun ends the other tasks of a step whose first task has ended is longer."""
@@ -184,34 +183,27 @@ def explain_silence(node: NodeContext, attempt: Attempt, result: TorchrunResult)
     allocation = node.allocation
     assert allocation is not None
     started, within_s = time.monotonic(), _longest_wait_s(result, allocation)
-    query_at = started + min(_LATE_RECORD_S, within_s)
-    logged = respond = False
+    first_s = min(_LATE_RECORD_S, within_s)
 
     def silent() -> dict[int, str]:
         recorded = {0, *peers.node_exit_codes(attempt)}
         return {rank: host for rank, host in enumerate(node.hosts) if rank not in recorded}
 
     def settled() -> bool | None:
-        nonlocal query_at, logged, respond
-        if not (nodes := silent()) or not is_current(node.run, attempt):
-            return True
-        if time.monotonic() < query_at:
-            return None
-        query_at = time.monotonic() + _QUERY_INTERVAL_S
-        if respond := all(map(allocation.node_responds, nodes.values())):
-            return True
-        if not logged:
-            log_line(f"{_listed(nodes)} recorded no exit; waiting for the scheduler to find the node down")
-        logged = True
-        return None
+        return not silent() or not is_current(node.run, attempt) or None
+
+    def respond() -> bool:
+        return all(map(allocation.node_responds, silent().values()))
 
     try:
-        poll_until(settled, within_s, allocation)
+        if not poll_until(settled, first_s, allocation) and not respond():
+            log_line(f"{_listed(silent())} recorded no exit; waiting for the scheduler to find the node down")
+            poll_until(lambda: settled() or respond() or None, within_s - first_s, allocation)
     except JobEnded as ended:
         return _explain_end(attempt, result, silent(), allocation, ended)
     if not (nodes := silent()) or not is_current(node.run, attempt) or attempt.stop.exists():
         return result
-    if respond and _rank_failed_by_itself(attempt):
+    if _rank_failed_by_itself(attempt) and respond():
         return result
     waited_s = time.monotonic() - started
     message = f"{_listed(nodes)} recorded no exit within {waited_s:.0f} s"

@@ -1,4 +1,4 @@
-"""Find the ranks of this node that hang, and those that train apart. Standard library only.
+"""Find the ranks of this node that hang, and those that train apart.
 
 A rank hangs if it has been in one step, or in one other phase, for longer than the limit of its heartbeat
 (`disttrain.runtime.rank_heartbeat`). A rank that waits in a collective has `_OTHER_NODES_S` more, in which
@@ -42,7 +42,6 @@ _APART_EVERY_S = 5.0
 """Time between two samples: a process group that lives for less may be missed."""
 _FIRST_UNPRIVILEGED_PORT = 1024
 """Lower ports, such as those of HTTPS and NFS, need root, so that no rank listens there."""
-_ESTABLISHED = "01"
 
 
 @contextlib.contextmanager
@@ -181,6 +180,8 @@ class UnconnectedRanks:
         now = self._now()
         if self._settled or now < self._next:
             return
+        import psutil  # 0.1 s, which the trainer's agents save
+
         self._next = now + _APART_EVERY_S
         ranks = [with_descendants(pid) for pid in children_of(torchrun)]
         try:
@@ -191,7 +192,7 @@ class UnconnectedRanks:
                 self._since = now if self._since is None else self._since
                 if now - self._since >= self._after_s:
                     self.ranks = len(ranks)
-        except PermissionError:  # processes of another user, as in some containers
+        except (PermissionError, psutil.AccessDenied):  # processes of another user, as in some containers
             self._settled, self.ranks = True, None
 
 
@@ -205,19 +206,13 @@ def _is_connected(rank: Set[int]) -> bool:
 
 
 def _connected_ports(pid: int) -> Iterator[tuple[int, int]]:
-    """Own port and port of the peer of each TCP connection of a process, in its network namespace."""
-    process = Path(f"/proc/{pid}")
-    sockets = set()
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended; no IPv6
-        for file in os.listdir(process / "fd"):
-            with contextlib.suppress(FileNotFoundError):
-                sockets.add(os.readlink(process / "fd" / file))
-        for name in ("tcp", "tcp6"):
-            for line in (process / "net" / name).read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == _ESTABLISHED and f"socket:[{fields[9]}]" in sockets:
-                    own, peer = (int(end.partition(":")[2], 16) for end in fields[1:3])
-                    yield own, peer
+    """Own port and port of the peer of each TCP connection of a process."""
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
+        for each in psutil.Process(pid).net_connections("tcp"):
+            if each.status == psutil.CONN_ESTABLISHED:
+                yield each.laddr.port, each.raddr.port
 
 
 def _has_torch(pid: int) -> bool:

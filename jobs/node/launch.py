@@ -34,7 +34,6 @@ from jobs.node import (
     node_info,
     peers,
     rendezvous,
-    silent_ranks,
     start_processes,
 )
 from jobs.node.allocation import JobEnded, NodeContext, log_line, log_traceback
@@ -117,7 +116,7 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
     stop_signal = signal.Signals[record["config"]["job"]["stop_signal"]] if of_command else None
     idle_limit_s = environment.idle_limit_s(record) if of_command else None
     if idle_limit_s is not None:
-        env.setdefault(*silent_ranks.trace_pipes(memory))
+        env.setdefault("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", str(memory / environment.TRACE_PIPES))
     gpus = partial(node_environment.gpus_of_ranks, record["config"])
     return Torchrun(node, attempt, command, env, deadline, lead_s, memory, stop_signal, idle_limit_s, gpus)
 

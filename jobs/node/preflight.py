@@ -7,6 +7,7 @@ one process of `disttrain.comm_bench.links` each, without torchrun, whose start 
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
 import os
@@ -32,7 +33,7 @@ from jobs.checks.node_facts import NodeFacts
 from jobs.checks.rank_python import RankPython
 from jobs.core import child_process, environment, excluded_nodes, journal
 from jobs.core.attempt import checkpoint_folder
-from jobs.node import peers, rendezvous
+from jobs.node import peers, rendezvous, start_processes
 from jobs.node.allocation import NodeContext, log_line, poll_until
 from jobs.node.node_environment import NodeNetwork
 
@@ -246,17 +247,14 @@ def _run_measurement(start: _Start, port: int) -> str | None:
 
 def rank_variables(node: NodeContext, ranks: int, port: int) -> list[dict[str, str]]:
     """torchrun's variables for each rank of this node."""
-    return [
-        {
-            "RANK": str(node.rank * ranks + local_rank),
-            "WORLD_SIZE": str(len(node.hosts) * ranks),
-            "LOCAL_RANK": str(local_rank),
-            "LOCAL_WORLD_SIZE": str(ranks),
-            "MASTER_ADDR": node.hosts[0],
-            "MASTER_PORT": str(port),
-        }
-        for local_rank in range(ranks)
-    ]
+    given = argparse.Namespace(
+        nnodes=len(node.hosts),
+        nproc_per_node=ranks,
+        node_rank=node.rank,
+        master_addr=node.hosts[0],
+        master_port=port,
+    )
+    return start_processes.variables("rank", given)
 
 
 def _ended(processes: list[subprocess.Popen[bytes]]) -> list[int] | None:

@@ -7,7 +7,7 @@ is idle. Doubt gives no verdict.
 
 py-spy reads a stack from outside, if it is installed and the system permits it. Else SIGABRT has
 `faulthandler` print the stacks into the log of the rank, which ends: a Python program has it by
-PYTHONFAULTHANDLER. Standard library only.
+PYTHONFAULTHANDLER.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
+
 from disttrain.records.run_directory import Attempt, RunDir
-from jobs.core.processes import is_running, process_stat, with_descendants
+from jobs.core.environment import TRACE_PIPES
+from jobs.core.processes import is_running, with_descendants
 from jobs.core.rank_positions import SCRIPT, RankPosition
 from jobs.node.allocation import log_line
 from jobs.node.command_stop import is_rank, uppermost
@@ -38,7 +41,6 @@ from jobs.node.hang import SUSPENDED_S
 _LONGEST_INTERVAL_S = 15.0
 _IDLE_PER_S = (0.1, 1e6, 0.0)
 """Most work of an idle rank in a second: seconds of processors, bytes from and to storage, kernels."""
-_PIPES = "nccl-"
 _TRACE_S = 2.5
 """Time for NCCL's flight recorder, which reads its pipe once a second."""
 _PY_SPY_S = 5.0
@@ -72,20 +74,19 @@ def rank_processes(launcher: int) -> list[RankProcess]:
 
 def _environment(pid: int) -> dict[str, str]:
     """The environment that a process was started with; empty where it cannot be read."""
-    text = ""
-    with contextlib.suppress(OSError):  # it has ended, or is of another user
-        text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
-    return {name: value for name, _, value in (entry.partition("=") for entry in text.split("\0"))}
+    with contextlib.suppress(psutil.Error):  # it has ended, or is of another user
+        return psutil.Process(pid).environ()
+    return {}
 
 
 def work_of(pid: int) -> tuple[float, int]:
     """Processor time in seconds, and bytes from and to storage, of a process and its descendants so far."""
     cpu_s, stored = 0.0, 0
-    for each in with_descendants(pid):
-        cpu_s += stat.cpu_s if (stat := process_stat(each)) else 0.0
-        with contextlib.suppress(OSError):
-            lines = Path(f"/proc/{each}/io").read_text(encoding="utf-8").splitlines()
-            stored += sum(int(line.split()[1]) for line in lines if line.startswith(("read_b", "write_b")))
+    for each in map(psutil.Process, filter(psutil.pid_exists, with_descendants(pid))):
+        with contextlib.suppress(psutil.Error):
+            cpu_s += sum(each.cpu_times()[:2])
+            counters = each.io_counters()
+            stored += counters.read_bytes + counters.write_bytes
     return cpu_s, stored
 
 
@@ -158,7 +159,6 @@ class SilentRanks:
         return _Seen(now, signs, work, now if active else before.active_at, grown[-1] > 0)
 
     def _position(self, rank: RankProcess, seen: _Seen, now: float) -> RankPosition:
-        stat = process_stat(rank.pid)
         return RankPosition(
             rank=rank.rank,
             phase=SCRIPT,
@@ -166,9 +166,15 @@ class SilentRanks:
             silent_s=now - seen.active_at,
             limit_s=self._limit_s,
             waiting=seen.computes,
-            stopped=stat is not None and stat.state == "T",
+            stopped=_is_stopped(rank.pid),
             where="",
         )
+
+
+def _is_stopped(pid: int) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    return False
 
 
 def _changed(path: Path) -> tuple[int, int] | None:
@@ -198,11 +204,6 @@ class Stack(NamedTuple):
     """Whether it is in a function of PyTorch that communicates, or in a backward pass."""
 
 
-def trace_pipes(memory: Path) -> tuple[str, str]:
-    """The variable by which NCCL's flight recorder waits for a request, with its value."""
-    return "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", str(memory / _PIPES)
-
-
 def save_stacks(
     attempt: Attempt, ranks: Sequence[RankProcess], memory: Path, search_path: str | None
 ) -> dict[int, Stack]:
@@ -226,7 +227,7 @@ def save_stacks(
 def _request_traces(memory: Path) -> None:
     """Have NCCL's flight recorder of each rank write its file."""
     requested = False
-    for pipe in memory.glob(f"{_PIPES}*.pipe"):
+    for pipe in memory.glob(f"{TRACE_PIPES}*.pipe"):
         with contextlib.suppress(OSError):  # nobody reads it
             descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
             requested = os.write(descriptor, b"1") > 0
@@ -253,6 +254,7 @@ def _printed(ranks: Sequence[RankProcess]) -> dict[RankProcess, str]:
             log = Path(os.readlink(f"/proc/{each.pid}/fd/2"))
             begins[each] = log, log.stat().st_size
             resource.prlimit(each.pid, resource.RLIMIT_CORE, _NO_CORE)
+    for each in ranks:  # of one log, all have the same begin
         with contextlib.suppress(ProcessLookupError):
             os.kill(each.pid, signal.SIGABRT)
             os.kill(each.pid, signal.SIGCONT)  # a stopped process

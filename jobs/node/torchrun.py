@@ -29,10 +29,9 @@ from jobs.fabric.description import Gpu
 from jobs.node import hang, peers
 from jobs.node.allocation import TERMINATION_SIGNALS, WARNING_SIGNALS, AllocationFacts, NodeContext, log_line
 from jobs.node.command_stop import CommandStop
-from jobs.node.silent_ranks import RankProcess, SilentRanks, rank_processes, save_stacks, with_stacks
 
 if TYPE_CHECKING:
-    from jobs.node.command_sampler import CommandSampler
+    from jobs.node.command_sampler import CommandWatch
 
 _POLL_S = 1.0
 _SIGNAL_DELAY_S = 2.0
@@ -126,18 +125,13 @@ class _TorchrunMonitor:
         self._lost_hosts: tuple[str, ...] | None = None
         self._peers = peers.PeerWatch(torchrun.attempt, self._node, nodes)
         self._command: CommandStop | None = None
-        self._sampler: CommandSampler | None = None
-        self._silence: SilentRanks | None = None
+        self._watch: CommandWatch | None = None
         if torchrun.stop_signal:
-            from jobs.node.command_sampler import CommandSampler  # takes a second, while torchrun starts
+            from jobs.node.command_sampler import CommandWatch  # takes a second, while torchrun starts
 
             planned_at = torchrun.deadline - torchrun.lead_s
             self._command = CommandStop(torchrun.node, torchrun.attempt, torchrun.stop_signal, planned_at)
-            self._sampler = CommandSampler(self._attempt, self._node, torchrun.memory, torchrun.gpus)
-            if torchrun.idle_limit_s:
-                run, kernels = torchrun.node.run, self._sampler.kernels
-                self._silence = SilentRanks(run, self._attempt, torchrun.idle_limit_s, kernels)
-        self._ranks: Sequence[RankProcess] = ()
+            self._watch = CommandWatch(torchrun)
         self._hangs = hang.HangWatch(torchrun.memory)
         self._unconnected = hang.UnconnectedRanks(nodes)
         self._hung = False
@@ -171,8 +165,8 @@ class _TorchrunMonitor:
                 ended |= processes.kill_descendants()
                 ended.setdefault(self._child, -signal.SIGKILL)
             code = ended.get(self._child)
-        if self._sampler:
-            self._sampler.close()
+        if self._watch:
+            self._watch.close()
         processes.kill_descendants()
         if self._ranks_succeeded:
             code = 0
@@ -269,27 +263,24 @@ class _TorchrunMonitor:
 
         The trainer's ranks stop by themselves, sample the node and check their process group.
         """
-        if self._command is None or self._sampler is None:
+        if self._command is None or self._watch is None:
             return
         self._unconnected.sample(self._child)
-        self._ranks = rank_processes(self._child)
-        self._sampler.sample(self._ranks)
+        self._watch.sample(self._child)
         request = self._command.requested(self._peers.stop)
         if request and request[1] == "hung":
-            self._end_silence()
+            self._end_silence(self._watch)
             return
         if request:
             self._request_stop(*request)
         self._command.signal_processes(self._child)
 
-    def _end_silence(self) -> None:
+    def _end_silence(self, watch: CommandWatch) -> None:
         """All nodes at the same time: save the stacks of the ranks, and end them."""
-        if self._hung or self._silence is None:
+        if self._hung:
             return
         self._hung = True
-        torchrun, positions = self._torchrun, self._silence.positions(self._ranks)  # before they print
-        stacks = save_stacks(self._attempt, self._ranks, torchrun.memory, torchrun.env.get("PATH"))
-        positions = with_stacks(positions, stacks)
+        positions = watch.save_stacks()
         log_line(f"hung: {describe_hang(positions)}" if positions else "hung: this node has no rank")
         self._record_positions(hang.positions_record(positions, hung=True))
         self._kill_within(_OTHER_STACKS_S)
@@ -320,8 +311,8 @@ class _TorchrunMonitor:
         positions = self._hangs.positions()
         if self._hung or self._external is not None:
             return
-        if self._silence is not None and not positions:
-            positions = self._silence.positions(self._ranks)
+        if self._watch and not positions:
+            positions = self._watch.positions()
         if (late := hang.overdue(positions)) and self._command and late[0].phase == SCRIPT:
             self._command.plan("hung")
         elif late:

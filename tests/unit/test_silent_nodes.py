@@ -23,7 +23,7 @@ FAILED = TorchrunResult(code=1)
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_LATE_RECORD_S", "_QUERY_INTERVAL_S", "_BEYOND_TIMEOUT_S"):
+    for name in ("_LATE_RECORD_S", "_BEYOND_TIMEOUT_S"):
         monkeypatch.setattr(ending, name, 0.0)
     monkeypatch.setattr(ending, "_LEAST_WAIT_S", 0.01)
     monkeypatch.setattr(allocation, "_POLL_S", 0.001)

@@ -12,7 +12,8 @@ from dataclasses import replace
 import pytest
 
 from disttrain.records.run_directory import RunDir
-from jobs.core.processes import ProcessStat, is_running
+from jobs.core.environment import TRACE_PIPES
+from jobs.core.processes import is_running
 from jobs.core.rank_positions import SCRIPT, RankPosition, describe_hang, silent_rank
 from jobs.node import silent_ranks
 from jobs.node.hang import overdue
@@ -41,11 +42,8 @@ class Machine:
         self.attempt = self.run.attempt(0)
         self.attempt.path.mkdir(parents=True)
         self.run.checkpoints.mkdir()
-        self.now, self.work, self.kernels, self.state = 0.0, (0.0, 0), {3: 0.0}, "S"
+        self.now, self.work, self.kernels = 0.0, (0.0, 0), {3: 0.0}
         monkeypatch.setattr(silent_ranks, "work_of", lambda pid: self.work)
-        monkeypatch.setattr(
-            silent_ranks, "process_stat", lambda pid: ProcessStat(self.state, 1, 0, self.work[0])
-        )
         self.watch = SilentRanks(self.run, self.attempt, LIMIT_S, lambda: self.kernels, now=lambda: self.now)
 
     def after(self, seconds, poll_s=1.0, each=lambda: None):
@@ -129,7 +127,7 @@ def test_a_rank_whose_gpu_computes_waits_for_others(machine):
 def test_a_suspended_job_does_not_hang_and_a_stopped_rank_is_named(machine):
     machine.after(90)
     assert overdue(machine.after(7200, poll_s=3600)) == []
-    machine.state = "T"
+    os.kill(machine.rank.pid, signal.SIGSTOP)
     [stopped] = overdue(machine.after(110))
     assert (
         describe_hang([stopped]) == f"rank 3 stopped: no output for {stopped.silent_s:.0f} s, in the script"
@@ -301,8 +299,7 @@ def test_a_command_without_ranks_is_its_process_and_a_shared_log_names_no_line(t
 def test_a_rank_without_a_stack_is_named_and_the_flight_recorder_is_asked(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(silent_ranks, "_TRACE_S", 0)
     monkeypatch.setattr(silent_ranks.shutil, "which", lambda *_, **__: None)
-    variable, stem = silent_ranks.trace_pipes(tmp_path)
-    assert variable == "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+    stem = tmp_path / TRACE_PIPES
     os.mkfifo(f"{stem}5.pipe")
     os.mkfifo(f"{stem}6.pipe")
     reader = os.open(f"{stem}5.pipe", os.O_RDONLY | os.O_NONBLOCK)
