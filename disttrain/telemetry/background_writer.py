@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
-
-from disttrain.runtime.json_lines import BLOCK_BYTES, KEPT_BYTES, JsonLinesWriter, json_line
 
 
 class BackgroundWriter:
@@ -45,43 +40,3 @@ class BackgroundWriter:
             self._due.pop(name, lambda: None)()
         except Exception as error:
             self._error = self._error or error
-
-
-class BackgroundJsonLines:
-    """A `JsonLinesWriter` whose file is written by a `BackgroundWriter`.
-
-    `add` encodes the record: the encoder holds the interpreter's lock, so on another thread it would stall
-    the loop for longer.
-    """
-
-    def __init__(self, path: Path, writer: BackgroundWriter) -> None:
-        self._file = JsonLinesWriter(path)
-        self._writer = writer
-        self._encoded = bytearray()
-        self._blocks: deque[bytes] = deque()
-
-    def add(self, record: Any) -> None:
-        """Append a record as one line of strict JSON."""
-        self._encoded += json_line(record)
-        if len(self._encoded) >= BLOCK_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Have all records written. Waits for the file system if it is `KEPT_BYTES` behind."""
-        if self._encoded:
-            self._blocks.append(bytes(self._encoded))
-            self._encoded.clear()
-        self._writer.submit(self, self._write)
-        if len(self._blocks) > KEPT_BYTES // BLOCK_BYTES:
-            self._writer.wait()
-
-    def close(self) -> None:
-        """Write what there is room for and close the file."""
-        self.flush()
-        self._writer.wait()
-        self._file.close()
-
-    def _write(self) -> None:
-        while self._blocks:
-            self._file.add_lines(self._blocks.popleft())
-        self._file.flush()

@@ -34,11 +34,12 @@ from disttrain.records.json_files import json_text, write_text
 from disttrain.records.metrics import EvalPoint, GradNormPoint, LossPoint, Metrics, RatioPoint
 from disttrain.records.shared_folder import AttemptWatch
 from disttrain.runtime import log
+from disttrain.runtime.json_lines import JsonLinesWriter
 from disttrain.runtime.process_group import World
 from disttrain.runtime.rank_heartbeat import heartbeat
 from disttrain.runtime.run_output import RunOutput
 from disttrain.telemetry import summary
-from disttrain.telemetry.background_writer import BackgroundJsonLines, BackgroundWriter
+from disttrain.telemetry.background_writer import BackgroundWriter
 from disttrain.telemetry.facts import RunFacts
 from disttrain.telemetry.live_progress import LiveProgress
 from disttrain.telemetry.network import write_network
@@ -84,7 +85,7 @@ class Recorder:
         self.writer = BackgroundWriter()
         self.attempt_watch = AttemptWatch(self.attempt)
         self.steps = StepLog(
-            BackgroundJsonLines(self.attempt.steps(world.rank), self.writer),
+            JsonLinesWriter(self.attempt.steps(world.rank), self.writer.submit),
             self.clock, Reductions(self.timed_world), communication,
             samples_per_step=facts.metrics["local_batch_size"] * facts.metrics["accumulation"],
             warmup_steps=config.telemetry.warmup_steps,

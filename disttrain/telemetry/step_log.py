@@ -28,7 +28,6 @@ from disttrain.records.steps import PHASES
 from disttrain.runtime import log
 from disttrain.runtime.fully_shard_hooks import Dimension
 from disttrain.runtime.json_lines import JsonLinesWriter
-from disttrain.telemetry.background_writer import BackgroundJsonLines
 from disttrain.telemetry.facts import Communication
 from disttrain.telemetry.reductions import Reductions
 from disttrain.telemetry.step_clock import (
@@ -57,7 +56,7 @@ class StepLog:
     (`reduce`).
     """
 
-    lines: JsonLinesWriter | BackgroundJsonLines
+    lines: JsonLinesWriter
     clock: StepClock
     reductions: Reductions
     communication: Communication | None

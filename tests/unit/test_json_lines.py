@@ -8,11 +8,8 @@ import pytest
 
 from disttrain.records.json_files import read_jsonl
 from disttrain.runtime import json_lines, log
-from disttrain.runtime.json_lines import BLOCK_BYTES, JsonLinesWriter
-from disttrain.telemetry import background_writer
-from disttrain.telemetry.background_writer import BackgroundJsonLines, BackgroundWriter
-
-BLOCK = "x" * BLOCK_BYTES
+from disttrain.runtime.json_lines import FLUSHED_LINES, JsonLinesWriter
+from disttrain.telemetry.background_writer import BackgroundWriter
 
 
 class Disk:
@@ -75,11 +72,9 @@ def test_lines_that_wait_are_bounded_and_lost_ones_are_counted(monkeypatch, tmp_
 
 def test_a_full_disk_is_not_tried_again_with_every_line(monkeypatch, tmp_path):
     file, disk = JsonLinesWriter(tmp_path / "lines"), Disk(monkeypatch, 0)
-    for _ in range(10):
-        file.add(BLOCK)
-    assert disk.calls == 1
-    file.flush()
-    assert disk.calls == 2
+    for _ in range(3 * FLUSHED_LINES):
+        file.add("line")
+    assert disk.calls == 3
 
 
 def test_any_other_error_is_raised(monkeypatch, tmp_path):
@@ -93,10 +88,11 @@ def test_any_other_error_is_raised(monkeypatch, tmp_path):
 def test_lines_reach_the_system_in_batches(tmp_path):
     path = tmp_path / "lines"
     file = JsonLinesWriter(path)
-    file.add("small")
+    for _ in range(FLUSHED_LINES - 1):
+        file.add("line")
     assert path.read_text() == ""
-    file.add(BLOCK)
-    assert path.read_text().count("\n") == 2
+    file.add("line")
+    assert path.read_text().count("\n") == FLUSHED_LINES
     file.close()
 
 
@@ -146,22 +142,24 @@ def test_the_first_error_is_raised_once_and_later_writes_run(writer, slow_disk):
 
 
 def test_lines_keep_their_order_and_none_is_lost(writer, tmp_path):
-    lines = BackgroundJsonLines(tmp_path / "lines", writer)
+    lines = JsonLinesWriter(tmp_path / "lines", writer.submit)
     for number in range(5000):
         lines.add({"number": number})
     lines.close()
+    writer.wait()
     assert [line["number"] for line in read_jsonl(tmp_path / "lines")] == list(range(5000))
 
 
-def test_the_loop_waits_before_records_take_all_memory(writer, slow_disk, tmp_path, monkeypatch):
-    monkeypatch.setattr(background_writer, "KEPT_BYTES", 2 * BLOCK_BYTES)
-    lines = BackgroundJsonLines(tmp_path / "lines", writer)
-    for _ in range(2):
-        lines.add(BLOCK)
-    adding = threading.Thread(target=lines.add, args=(BLOCK,))
-    adding.start()
-    adding.join(0.2)
-    assert adding.is_alive()
+def test_a_disk_that_does_not_answer_delays_no_step(writer, slow_disk, tmp_path, monkeypatch, events):
+    monkeypatch.setattr(json_lines, "KEPT_BYTES", 15)
+    lines = JsonLinesWriter(tmp_path / "lines", writer.submit)
+    for line in ("one", "two", "six"):
+        lines.add(line)
+        lines.flush()
     slow_disk.set()
-    adding.join(60)
-    assert len(read_jsonl(tmp_path / "lines")) == 3
+    writer.wait()
+    lines.add("ten")
+    lines.close()
+    writer.wait()
+    assert read_jsonl(tmp_path / "lines") == ["one", "two", "ten"]
+    assert events == [("error", 1)]
