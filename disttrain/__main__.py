@@ -25,6 +25,7 @@ from disttrain.checkpoint.folder import checkpoint_folder
 from disttrain.config.config_tree import Config
 from disttrain.config.dotted_keys import get_key
 from disttrain.config.parsing import Draft, check, flag_pairs, load, parse_value, with_batch
+from disttrain.config.run_key import config_key
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, Superseded
 from disttrain.records.checkpoint import refuse_missing
 from disttrain.records.heartbeat import Phase
@@ -70,7 +71,10 @@ def rank_main(argv: list[str], environ: Mapping[str, str]) -> int:
 
         with open_world(config) as world:
             if by_hand:
-                output = RunOutput.by_hand(arguments.run_dir, arguments.config, config, world)
+                output = RunOutput.by_hand(
+                    arguments.run_dir, arguments.config, config.as_dict(), config_key(config), world,
+                    secrets=config.job.secrets,
+                )  # fmt: skip
                 attempt = output.attempt
             else:
                 output = RunOutput.of_job(arguments.run_dir, arguments.attempt)

@@ -29,7 +29,6 @@ from disttrain.runtime import log
 from disttrain.runtime.process_group import World
 from disttrain.runtime.rank_heartbeat import heartbeat
 from disttrain.runtime.run_output import RunOutput
-from disttrain.telemetry.network import environment_of_children
 
 _POLL_S = 0.2
 _GRACE_S = 5.0
@@ -127,7 +126,7 @@ class ProbeState:
 
 def _run_probes(config: Config, failed: list[int], world: World) -> list[ProbeState]:
     """The states by rank, once all processes have succeeded or one has failed. All ranks together."""
-    kills_before = count_oom_kills()
+    kills_before = count_oom_kills() or 0
     with tempfile.TemporaryDirectory(prefix="disttrain-probe-") as name:
         request = {
             "config": config.as_dict(), "failed": failed, "store_prefix": f"batch-probe-{next(_numbers)}",
@@ -135,13 +134,12 @@ def _run_probes(config: Config, failed: list[int], world: World) -> list[ProbeSt
         write_json(Path(name, "request.json"), request, durable=False)
         process = subprocess.Popen(
             [sys.executable, "-m", "disttrain.engine.batch_probe", name],
-            env=environment_of_children(), stdout=2,
+            env=os.environ | {"NCCL_DEBUG_FILE": f"{name}/nccl.log"}, stdout=2,  # never the rank's own
         )  # fmt: skip
 
         def state() -> ProbeState:
             code = process.poll()
-            killed = code == -signal.SIGKILL and kills_before is not None
-            killed = killed and (count_oom_kills() or 0) > (kills_before or 0)
+            killed = code == -signal.SIGKILL and (count_oom_kills() or 0) > kills_before
             answer = read_json_or_none(Path(name, "answer.json")) or {}
             return ProbeState(code, **{"out_of_memory": killed, **answer})
 

@@ -84,7 +84,7 @@ def main(folder: Path) -> None:
             attention_kernel(config.train.attention),
         ):
             fit = Probe(config, world, lambda size: answer(trying=size)).run(request["failed"])
-            answer(fit=fit.model_dump(mode="json"))
+            answer(fit=fit)
     except ConfigError as error:
         answer(refused=str(error))
     except (RuntimeError, MemoryError) as error:

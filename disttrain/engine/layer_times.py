@@ -44,7 +44,7 @@ def write_layer_times(stepper: Stepper, batch: Batch, recorder: Recorder) -> Non
         dtype_bytes=next(stepper.unwrapped_model.parameters()).element_size(),
         layers=layers,
     )
-    write_json(recorder.attempt.layers, record.model_dump(mode="json"))
+    write_json(recorder.attempt.layers, record)
 
 
 def layer_times(stepper: Stepper, batch: Batch, passes: int) -> list[LayerTime]:

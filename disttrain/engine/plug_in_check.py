@@ -25,6 +25,8 @@ from disttrain.models import huggingface
 from disttrain.runtime.kernels import require_backend
 from disttrain.runtime.plug_ins import load_plug_in, place_of
 
+_SCHEME = "parallel.gradient_communication.scheme"
+
 
 def unchecked(config: Config) -> Iterator[str]:
     """The reason for each name that cannot be checked here. Raises `ConfigError` for an invalid one."""
@@ -58,16 +60,17 @@ def unchecked(config: Config) -> Iterator[str]:
 def _check_options(config: Config, key: str, name: str, build: Callable[..., Any]) -> None:
     """Raise `ConfigError` for options that `build` does not accept."""
     parallel, scheme = config.parallel, config.parallel.gradient_communication
-    if key == "model.kind":
-        check_options(inspected(build), "model", name, config.model.model_extra or {})
-    elif key == "data.kind":
-        check_options(inspected(build), "data", name, config.data.model_extra or {})
-    elif key == "parallel.strategy" and ":" in name:
-        check_options(inspected(build), "parallel.options", name, parallel.options, key)
-    elif key == "parallel.gradient_communication.scheme" and ":" in name:
-        of_group = functools.partial(build, None)  # its first argument is the group
-        section = "parallel.gradient_communication.options"
-        check_options(inspected(of_group), section, name, scheme.options, key)
+    given: dict[str, tuple[str, dict[str, Any]]] = {
+        "model.kind": ("model", config.model.model_extra or {}),
+        "data.kind": ("data", config.data.model_extra or {}),
+    }
+    if ":" in name:
+        given["parallel.strategy"] = ("parallel.options", parallel.options)
+        given[_SCHEME] = ("parallel.gradient_communication.options", scheme.options)
+    if key in given:
+        build = functools.partial(build, None) if key == _SCHEME else build  # its first argument is the group
+        section, options = given[key]
+        check_options(inspected(build), section, name, options, key)
 
 
 def main(answer: TextIO) -> int:

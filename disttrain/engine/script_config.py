@@ -17,6 +17,7 @@ from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import check_section
 from disttrain.config.refusals import refused
+from disttrain.config.run_key import hash_values
 from disttrain.config.sections.telemetry import TelemetryConfig
 from disttrain.config.sections.train import OptimConfig
 from disttrain.errors import ConfigError, nearest
@@ -116,7 +117,9 @@ def script_output(
     recorded |= {"telemetry": telemetry, "optim": optimizer_options(optimizer)}
     folder = None if run_dir is None else Path(run_dir)
     script = Path(sys.argv[0]).resolve()
-    return RunOutput.of_environment() or RunOutput.of_loop(folder, script, recorded, world)
+    return RunOutput.of_environment() or RunOutput.by_hand(
+        folder, script, recorded, hash_values(recorded), world, script=True
+    )
 
 
 def choose_optimizer(
@@ -140,20 +143,17 @@ def choose_optimizer(
 
 def optimizer_options(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Class of the optimizer, and the plain options on which all of its parameter groups agree."""
-    groups = [
-        {key: list(value) if isinstance(value, tuple) else value for key, value in group.items()}
-        for group in optimizer.param_groups
-    ]
+    groups = optimizer.param_groups
     return {"name": full_name(type(optimizer))} | {
-        key: value
+        key: list(value) if isinstance(value, tuple) else value
         for key, value in groups[0].items()
         if _is_plain(value) and all(group.get(key) == value for group in groups)
     }
 
 
 def _is_plain(value: object) -> bool:
-    parts = value if isinstance(value, list) else [value]
-    return all(part is None or isinstance(part, bool | int | float | str) for part in parts)
+    parts = value if isinstance(value, list | tuple) else [value]
+    return all(isinstance(part, int | float | str | None) for part in parts)
 
 
 def full_name(cls: type) -> str:

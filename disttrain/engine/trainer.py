@@ -376,7 +376,8 @@ class Trainer(Generic[B]):
         if self.config.telemetry.layer_passes and self.stop_cause is None:
             write_layer_times(self.stepper, self.stepper.spec.example(), self.recorder)
         if self._began:
-            self.recorder.checkpointed(self._saver.committed_step, self._saver.failed)
+            step, failed = self._saver.committed_step, self._saver.failed
+            self.recorder.metrics_fields |= {"checkpoint_step": step, "checkpoints_failed": failed}
         self.recorder.report_of(self.model)
         metrics = self._final = self.recorder.finish(self.stop_cause)
         log.info(

@@ -221,7 +221,7 @@ class Gpus(Source):
             for user, (_, readings) in zip(self._users, self.devices, strict=True)
         ]
         record = NodeGpus(driver=self._driver, every_s=self.node.every_s, gpus=devices)
-        write_json(self.node.attempt.gpu_devices(self.node.number), record.model_dump(mode="json"))
+        write_json(self.node.attempt.gpu_devices(self.node.number), record)
 
 
 class Processes(Source):

@@ -25,7 +25,6 @@ from disttrain.errors import CorruptFile as CorruptFile
 MAX_RECORD_BYTES = 64 << 20
 """Largest JSON record. The largest, `report.json`, has 1.5 kB for each run of a sweep, so 15 MB for 10,000
 runs. `manifest.json` of a checkpoint of 2,000 ranks has less than 2 MB."""
-_STRICT = json.JSONEncoder(allow_nan=False)
 """Reused: constructing one costs as much as encoding a step record."""
 
 
@@ -108,12 +107,21 @@ def _temporary(path: Path) -> Iterator[Path]:
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """Strict JSON text: NaN and infinities, which JSON cannot represent, become null."""
-    encoder = json.JSONEncoder(indent=indent, allow_nan=False) if indent else _STRICT
+    """Strict JSON text of a value or a record: NaN and infinities, which JSON cannot hold, become null."""
+    encoder = json.JSONEncoder(indent=indent, allow_nan=False, default=_fields) if indent else _STRICT
     try:
         return encoder.encode(value)
     except ValueError:
         return encoder.encode(_finite(value))
+
+
+def _fields(record: Any) -> Any:
+    if not hasattr(record, "model_dump"):
+        raise TypeError(f"{type(record).__name__} is no value of JSON")
+    return record.model_dump(mode="json")
+
+
+_STRICT = json.JSONEncoder(allow_nan=False, default=_fields)
 
 
 def _finite(value: Any) -> Any:
@@ -123,7 +131,7 @@ def _finite(value: Any) -> Any:
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
-    return value
+    return _finite(_fields(value)) if hasattr(value, "model_dump") else value
 
 
 def read_record_bytes(path: Path | str) -> bytes:

@@ -8,16 +8,13 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from disttrain.config.config_tree import Config
-from disttrain.config.run_key import config_key, hash_values
 from disttrain.errors import ConfigError, NodeFault, NonFinite, message_of
 from disttrain.records import collect_provenance
 from disttrain.records.attempt import Outcome, RankError
@@ -63,46 +60,36 @@ class RunOutput:
     def of_environment(cls) -> RunOutput | None:
         """The run directory and attempt of the job that started this script of the user; None without a
         job."""
-        if RUN_DIR not in os.environ:
-            return None
-        return cls.of_job(Path(os.environ[RUN_DIR]), int(os.environ[ATTEMPT]))
+        run_dir = os.environ.get(RUN_DIR)
+        return cls.of_job(Path(run_dir), int(os.environ[ATTEMPT])) if run_dir else None
 
     @classmethod
-    def by_hand(cls, run_dir: Path | None, config_file: Path, config: Config, world: World) -> RunOutput:
-        """A new attempt in `run_dir` or in `runs/by-hand/<config>-<time>`; every rank takes rank 0's choice.
-
-        Rank 0 writes `run.json`, as `submit.py` does for a job. Calls a collective.
-        """
-
-        def collected() -> dict[str, Any]:
-            return collect_provenance.without_secrets(collect_provenance.collect(), config.job.secrets)
-
-        return cls._begin(run_dir, config_file, config.as_dict(), config_key(config), collected, world)
-
-    @classmethod
-    def of_loop(cls, run_dir: Path | None, script: Path, recorded: dict[str, Any], world: World) -> RunOutput:
-        """As `by_hand`, for a training loop in the user's `script`, whose known config is `recorded`."""
-        collected = partial(collect_provenance.collect, script=script)
-        return cls._begin(run_dir, script, recorded, hash_values(recorded), collected, world)
-
-    @classmethod
-    def _begin(
+    def by_hand(
         cls,
         run_dir: Path | None,
-        named_for: Path,
+        file: Path,
         config: dict[str, Any],
         key: str,
-        collected: Callable[[], dict[str, Any]],
         world: World,
+        *,
+        script: bool = False,
+        secrets: Sequence[str] = (),
     ) -> RunOutput:
+        """A new attempt in `run_dir` or in `runs/by-hand/<file>-<time>`; every rank takes rank 0's choice.
+        `file` has the config, or is the `script` of a training loop of the user.
+
+        Rank 0 writes `run.json`, as `submit.py` does for a job, masked at the names of `secrets`. Calls a
+        collective.
+        """
         forbid_world_writes()
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-        chosen = run_dir or Path("runs") / BY_HAND / f"{named_for.stem}-{stamp}"
+        chosen = run_dir or Path("runs") / BY_HAND / f"{file.stem}-{stamp}"
         chosen, number = world.of_rank0((chosen, len(RunDir(chosen).attempts())))
         run = RunDir(chosen.resolve())
         if world.rank:
             return cls(run, run.attempt(number))
-        made = Provenance.model_validate(collected())
+        collected = collect_provenance.collect(file if script else None)
+        made = Provenance.model_validate(collect_provenance.without_secrets(collected, secrets))
         record = RunRecord(
             name=run.name,
             sweep=run.sweep,
@@ -114,7 +101,7 @@ class RunOutput:
             cluster=None,
             provenance=made,
         )
-        write_json(run.run_json, record.model_dump(mode="json"))
+        write_json(run.run_json, record)
         for stale in (run.stop, run.failed, run.done):
             stale.unlink(missing_ok=True)
         return cls(run, run.attempt(number), record)
@@ -122,14 +109,11 @@ class RunOutput:
     def identity(self) -> dict[str, Any]:
         """The identifying fields of `Metrics`: name, sweep, run key."""
         if self.record is not None:
-            planned = self.record.model_dump(include={"name", "sweep", "run_key"})
+            planned = self.record.model_dump()
         else:  # without a shared file system, absent on other machines
             planned = read_json_or_none(self.run.run_json) or {}
-        return {
-            "name": planned.get("name", self.run.name),
-            "sweep": planned.get("sweep", self.run.sweep),
-            "run_key": planned.get("run_key", BY_HAND),
-        }
+        defaults = {"name": self.run.name, "sweep": self.run.sweep, "run_key": BY_HAND}
+        return {name: planned.get(name, default) for name, default in defaults.items()}
 
     @contextmanager
     def recorded_if_it_fails(self) -> Iterator[None]:
@@ -165,7 +149,7 @@ class RunOutput:
             retryable=False,
         )
         path = self.run.done if cause == "finished" else self.run.failed
-        write_json(path, outcome.model_dump(mode="json"))
+        write_json(path, outcome)
 
 
 def record_failure(error: BaseException, rank: int, attempt: Attempt | None = None) -> RankError:
@@ -185,7 +169,7 @@ def record_failure(error: BaseException, rank: int, attempt: Attempt | None = No
     )
     try:
         if attempt is not None and not attempt.error(rank).exists() and not attempt.is_replaced():
-            write_json(attempt.error(rank), record.model_dump(mode="json"))
+            write_json(attempt.error(rank), record)
     except OSError as problem:
         log.error("the failure is not recorded", problem=message_of(problem))
     return record

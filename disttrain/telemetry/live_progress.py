@@ -124,7 +124,7 @@ class LiveProgress:
 
     def _submit(self, path: Path, record: Record, line: Mapping[str, float] | None = None) -> None:
         """Have a file written, and a log line after it."""
-        text = json_text(record.model_dump(mode="json"))  # here, as in `JsonLinesWriter`
+        text = json_text(record)  # here, as in `JsonLinesWriter`
         self._writer.submit(path, partial(self._write, path, text, line))
 
     def _write(self, path: Path, text: str, line: Mapping[str, float] | None) -> None:

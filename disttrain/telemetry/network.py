@@ -39,8 +39,6 @@ SUBSYSTEMS = ("INIT", "BOOTSTRAP", "ENV", "NET", "GRAPH")
 """Subsystems that write while communicators start and connect, and never in a step."""
 EACH_COLLECTIVE = "TUNING"
 """Subsystem that writes a line for each collective of rank 0: its algorithm and its protocol."""
-_replaced: dict[str, str | None] = {}
-"""Variables that `request_nccl_log` set, with their values before; None: unset."""
 
 
 def request_nccl_log(
@@ -60,14 +58,7 @@ def request_nccl_log(
             "NCCL_DEBUG_SUBSYS": ",".join(SUBSYSTEMS if level else (*SUBSYSTEMS, EACH_COLLECTIVE)),
             "NCCL_DEBUG_FILE": str(attempt.nccl_log(info.rank // info.local_size)),
         }
-        _replaced.update({name: environ.get(name) for name in variables})
         environ.update(variables)
-
-
-def environment_of_children() -> dict[str, str]:
-    """The environment without the request: NCCL in another process would overwrite the file."""
-    variables = {**os.environ, **_replaced}
-    return {name: value for name, value in variables.items() if value is not None}
 
 
 def end_nccl_log(path: Path) -> None:
@@ -230,4 +221,4 @@ def write_network(
             node.nccl, node.nccl_reason = rank.nccl
     record = FabricRecord(attempt=attempt.number, backend=backend, nodes=list(nodes.values()))
     with drop_if_disk_full():
-        write_json(attempt.fabric, record.model_dump(mode="json"))
+        write_json(attempt.fabric, record)

@@ -30,7 +30,7 @@ from disttrain.config.config_tree import Config
 from disttrain.models.hooks import hooks_of
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.heartbeat import SCRIPT_TIMEOUT_VARIABLE, Phase
-from disttrain.records.json_files import json_text, write_text
+from disttrain.records.json_files import write_json
 from disttrain.records.metrics import EvalPoint, GradNormPoint, LossPoint, Metrics, RatioPoint
 from disttrain.records.shared_folder import AttemptWatch
 from disttrain.runtime import log
@@ -64,7 +64,6 @@ class Recorder:
     def __init__(self, output: RunOutput, world: World, config: Config, facts: RunFacts) -> None:
         self.world, self.config, self.facts = world, config, facts
         self.run, self.attempt = output.run, output.attempt
-        self.is_rank0 = world.rank == 0
         self.metrics_fields = dict(facts.metrics)
         """Fields of `Metrics` that do not come from steps."""
         self.eval_history: list[EvalPoint] = []
@@ -99,7 +98,7 @@ class Recorder:
         self._began = time.monotonic()
         self._flush_due = self._began + config.telemetry.flush_every_s
         self._progress: LiveProgress | None = None
-        if self.is_rank0:
+        if world.rank == 0:
             self._progress = LiveProgress(output, self.attempt_watch, config, facts, self.writer, self.steps)
 
     # The training loop calls these, in this order
@@ -148,10 +147,6 @@ class Recorder:
             metrics = {f"valid/{name}": value for name, value in point.metrics.items()}
             self._progress.sinks.send(point.step, {"loss/valid": point.loss, **metrics})
 
-    def checkpointed(self, committed_step: int | None, failed: int) -> None:
-        """Take the newest committed checkpoint and the number of failed ones of this attempt."""
-        self.metrics_fields |= {"checkpoint_step": committed_step, "checkpoints_failed": failed}
-
     def report_of(self, model: nn.Module) -> None:
         """Collective: take the largest value over ranks of each figure that the model measured itself."""
         for name, value in hooks_of(model).report().items():
@@ -190,7 +185,7 @@ class Recorder:
         nothing, so that the first error is the one that is reported."""
         try:
             self.steps.abandon()
-            if self.is_rank0 and not self._finished:
+            if self._progress and not self._finished:
                 ranks = [self._rank_summary()]
                 self._write_final(self._metrics("failed", ranks), ranks)
             self._close()
@@ -213,8 +208,8 @@ class Recorder:
         self.writer.wait()
         run, own = self.steps.state()
         state = {OWN + "steps": encode_json(own)}
-        if self.is_rank0:
-            run |= {"evaluations": [point.model_dump(mode="json") for point in self.eval_history]}
+        if self._progress:
+            run |= {"evaluations": [point.model_dump() for point in self.eval_history]}
             state[RANK0 + "run"] = encode_json(run | {"seconds": self._seconds()})
             state |= {RANK0 + name: series.tensor() for name, series in self.steps.series.items()}
         return state
@@ -242,8 +237,8 @@ class Recorder:
 
     def _write_final(self, metrics: Metrics, ranks: list[RankSummary]) -> None:
         self.writer.wait()  # for an interim `metrics.json`
-        if self.is_rank0 and self.attempt.superseded() is None:
-            write_text(self.run.metrics, json_text(metrics.model_dump(mode="json")))
+        if self._progress and self.attempt.superseded() is None:
+            write_json(self.run.metrics, metrics)
             if metrics.world_size > 1:
                 write_network(self.attempt, metrics.backend, metrics.ranks_per_node, ranks)
 
@@ -328,13 +323,13 @@ class ScriptWatch:
 
     def __init__(self, rank: int, clock: StepClock, steps: int) -> None:
         limit = os.environ.get(SCRIPT_TIMEOUT_VARIABLE)
-        self._limit_s = None if limit is None else float(limit)
+        self._limit_s = float(limit or 0)
         self._rank, self._clock, self._steps = rank, clock, steps
         self._began = False
 
     def step_done(self, step: int) -> None:
         """Step `step` is done, and the next one begins."""
-        if self._limit_s is None:
+        if not self._limit_s:
             return
         if step >= self._steps:
             self.close()

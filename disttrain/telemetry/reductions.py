@@ -11,7 +11,10 @@ import torch.distributed as dist
 from disttrain.runtime.process_group import World
 from disttrain.runtime.rank_heartbeat import heartbeat
 
-_Queued = tuple[torch.Tensor, torch.cuda.Event | dist.Work | None, Callable[[torch.Tensor], None]]
+_Queued = tuple[torch.Tensor, Callable[[], bool], Callable[[], object], Callable[[torch.Tensor], None]]
+"""Values, whether they have arrived, a function that waits for them, and one that takes them."""
+
+_at_once: tuple[Callable[[], bool], Callable[[], object]] = (lambda: True, lambda: None)
 
 
 class Reductions:
@@ -34,36 +37,35 @@ class Reductions:
         """Collective: reduce `values`, a tensor on the world's device, over all ranks or those of `group`.
         `collect` calls `then` with the result on the host. With `wait`, a CPU rank waits for the result, so
         that the world can time the call."""
-        arrival: torch.cuda.Event | dist.Work | None = None
+        has_arrived, arrive = _at_once
         if values.is_cuda:
             values = self.world.all_reduce(values, op, group).to("cpu", non_blocking=True)
-            arrival = torch.cuda.Event()
-            arrival.record()
+            event = torch.cuda.Event()
+            event.record()
+            has_arrived, arrive = event.query, event.synchronize
         elif wait:
             self.world.all_reduce(values, op, group)
-        else:
-            arrival = self.world.start_all_reduce(values, op, group)
-        self._queued.append((values, arrival, then))
+        elif work := self.world.start_all_reduce(values, op, group):
+            has_arrived, arrive = work.is_completed, work.wait
+        self._queued.append((values, has_arrived, arrive, then))
 
     def then(self, act: Callable[[], None]) -> None:
         """Have `collect` call `act` after the reductions submitted so far."""
-        self._queued.append((torch.empty(0), None, lambda _: act()))
+        self._queued.append((torch.empty(0), *_at_once, lambda _: act()))
 
     def collect(self, wait: bool = False) -> None:
         """Call `then` of each reduction that has arrived, oldest first; with `wait`, of all. One that failed
         never arrives: with `wait` it raises `RuntimeError`."""
         while self._queued:
-            values, arrival, then = self._queued[0]
-            if arrival is not None:
-                done = arrival.is_completed if isinstance(arrival, dist.Work) else arrival.query
-                if not wait and not done():
-                    return
-                try:
-                    with heartbeat.collective():
-                        arrival.wait() if isinstance(arrival, dist.Work) else arrival.synchronize()
-                except RuntimeError:
-                    if wait:
-                        raise
-                    return
+            values, has_arrived, arrive, then = self._queued[0]
+            if not (wait or has_arrived()):
+                return
+            try:
+                with heartbeat.collective():
+                    arrive()
+            except RuntimeError:
+                if wait:
+                    raise
+                return
             self._queued.popleft()
             then(values)

@@ -67,9 +67,11 @@ class ClockedStep:
 
 
 class StepClock:
-    """Marks the beginnings of phases with instants: times of the host, or events of a device."""
+    """Marks the beginnings of phases with instants: times of the host `now`, or events of a device."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], Any] = time.perf_counter) -> None:
+        self.instant = now
+        """A timestamp."""
         self.phase = OTHER
         """The current phase."""
         self._gap_from: Any = None
@@ -118,14 +120,11 @@ class StepClock:
 
     def between_s(self, begin: Any, end: Any) -> float:
         """Seconds between two instants."""
-        raise NotImplementedError
+        seconds: float = end - begin
+        return seconds
 
     def wait(self, instant: Any) -> None:
         """Wait for the device to pass `instant`."""
-
-    def instant(self) -> Any:
-        """A timestamp."""
-        raise NotImplementedError
 
     def _passed(self, instant: Any) -> bool:
         return True
@@ -162,23 +161,15 @@ class StepMarks:
         return step
 
 
-class HostClock(StepClock):
-    """The step clock of a CPU rank."""
-
-    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        super().__init__()
-        self.instant = now  # type: ignore[method-assign]
-
-    def between_s(self, begin: float, end: float) -> float:
-        return end - begin
-
-
 class CudaClock(StepClock):
     """The step clock of a CUDA rank: events on the compute stream.
 
     A phase begins when the device passes its event. Input time is therefore the time that the device waited
     for input, not the time that the host spent on loading: loading hidden by compute counts as 0.
     """
+
+    def __init__(self) -> None:
+        super().__init__(_recorded_event)
 
     def between_s(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
         return begin.elapsed_time(end) / 1e3
@@ -187,13 +178,14 @@ class CudaClock(StepClock):
         with heartbeat.collective():  # the device may wait for other ranks
             instant.synchronize()
 
-    def instant(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
     def _passed(self, instant: torch.cuda.Event) -> bool:
         return instant.query()
+
+
+def _recorded_event() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
 
 
 @contextmanager
@@ -208,4 +200,4 @@ def control_sync(clock: StepClock, phase: int = CONTROL_SYNC) -> Iterator[None]:
 
 
 def make_clock(device: torch.device) -> StepClock:
-    return CudaClock() if device.type == "cuda" else HostClock()
+    return CudaClock() if device.type == "cuda" else StepClock()

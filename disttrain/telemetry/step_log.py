@@ -102,8 +102,8 @@ class StepLog:
     """Closed steps without the result of their comparison, which is under way for the first ones."""
     _under_way: int = 0
     _held_back: int = 0
-    _shared: list[StepRecord] = field(default_factory=list)
-    """Steps of the line that is not complete."""
+    _shared: list[dict[str, Any]] = field(default_factory=list)
+    """Lines of the steps of the aggregate that is not complete."""
 
     @property
     def warm_step(self) -> int:
@@ -230,15 +230,17 @@ class StepLog:
             follows = bool(self.left_out) and self.left_out[-1][1] == number - 1
             self.left_out.append((self.left_out.pop()[0] if follows else number, number))
         alone = number <= self.full_records or profiled or not split
+        line = step_line(step, self.samples_per_step, split=split)
         if self._shared:  # lines are in the order of the steps; those of one are all measured, or none
             last = self._shared[-1]
-            differs = last.comm_measured != step.comm_measured or last.step <= self.warm_step < number
+            differs = (last["comm_exposed_s"] is None) == step.comm_measured
+            differs |= last["step"] <= self.warm_step < number
             if alone or differs or len(self._shared) == AGGREGATE_STEPS:
                 self._end_aggregate()
         if alone:
-            self.lines.add(step_line(step, self.samples_per_step, split=split))
+            self.lines.add(line)
         else:
-            self._shared.append(step)
+            self._shared.append(line)
 
     def _end_aggregate(self) -> None:
         if (line := self.open_aggregate()) is not None:
@@ -250,7 +252,7 @@ class StepLog:
     def open_aggregate(self) -> dict[str, Any] | None:
         """The record of the steps that are in no line yet, for a checkpoint. Ending the aggregate at each
         checkpoint instead would give as many short lines as there are checkpoints."""
-        return aggregate_line(self._shared, self.samples_per_step) if self._shared else None
+        return aggregate_line(self._shared) if self._shared else None
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What resumes beside the `series`, by attribute: of the run, from rank 0, and of this rank."""

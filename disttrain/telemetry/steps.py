@@ -141,50 +141,57 @@ class StepRecord:
             self.phases[COMM_TRANSFER] += sum(minima)
 
 
+_SUMS = ("step_s", "gap_s", *PHASES, "comm_exposed_s", "samples", "skipped")
+
+
 def step_line(step: StepRecord, samples: int, *, split: bool) -> dict[str, Any]:
     """The line of one step of `samples` on this rank. `split`: whether the ranks compared it."""
-    values = _values([step], samples, split)
-    return {"schema_version": SCHEMA_VERSION, "step": step.step, **values, "skipped": bool(values["skipped"])}
+    phases: list[float | None] = [round(seconds, DECIMALS) for seconds in step.phases]
+    exposed_s = step.phases[COMM] + step.phases[COMM_TRANSFER]
+    if not (split and step.comm_measured):
+        phases[COMM] = phases[COMM_TRANSFER] = None
+    values = step.values
+    line = {
+        "schema_version": SCHEMA_VERSION,
+        "step": step.step,
+        "start_s": round(step.start_s, DECIMALS),
+        "step_s": round(step.step_s, DECIMALS),
+        "gap_s": round(step.gap_s, DECIMALS),
+        **dict(zip(PHASES, phases, strict=True)),
+        "comm_exposed_s": round(exposed_s, DECIMALS) if step.comm_measured else None,
+        "samples": samples,
+        "loss": values["loss"],
+        "lr": step.lr,
+        "grad_norm": values.get("grad_norm"),
+        "skipped": bool(values.get("skipped")),
+    }
+    if extra := {name: value for name, value in values.items() if name not in line}:
+        line["extra"] = extra
+    return line
 
 
-def aggregate_line(steps: Sequence[StepRecord], samples: int) -> dict[str, Any]:
-    """The line of consecutive steps, a `StepAggregate`; the communication of all is measured, or of none."""
-    shortest, longest = (choose(steps, key=lambda step: step.step_s) for choose in (min, max))
+def aggregate_line(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The `StepAggregate` of consecutive lines; the communication of all is measured, or of none."""
+    last = lines[-1]
+    shortest, longest = (choose(lines, key=lambda line: line["step_s"]) for choose in (min, max))
+    sums = {name: None if last[name] is None else sum(line[name] for line in lines) for name in _SUMS}
+    extra = {name: _mean(line.get("extra", {}).get(name) for line in lines) for name in last.get("extra", ())}
     return {
         "schema_version": SCHEMA_VERSION,
-        "first": steps[0].step,
-        "last": steps[-1].step,
-        "steps": len(steps),
-        **_values(steps, samples, split=True),
-        "shortest_s": round(shortest.step_s, DECIMALS),
-        "shortest_step": shortest.step,
-        "longest_s": round(longest.step_s, DECIMALS),
-        "longest_step": longest.step,
-        "bins": sorted(Counter(bin_of(step.step_s) for step in steps).items()),
-    }
-
-
-def _values(steps: Sequence[StepRecord], samples: int, split: bool) -> dict[str, Any]:
-    """Sums and means over steps."""
-    last = steps[-1]
-    sums = [sum(seconds) for seconds in zip(*(step.phases for step in steps), strict=True)]
-    phases: list[float | None] = [round(seconds, DECIMALS) for seconds in sums]
-    if not (split and last.comm_measured):
-        phases[COMM] = phases[COMM_TRANSFER] = None
-    means = {name: _mean(step.values.get(name) for step in steps) for name in last.values}
-    means.pop("skipped", None)
-    return {
-        "start_s": round(steps[0].start_s, DECIMALS),
-        "step_s": round(sum(sums), DECIMALS),
-        "gap_s": round(sum(step.gap_s for step in steps), DECIMALS),
-        **dict(zip(PHASES, phases, strict=True)),
-        "comm_exposed_s": round(sums[COMM] + sums[COMM_TRANSFER], DECIMALS) if last.comm_measured else None,
-        "samples": samples * len(steps),
-        "loss": means.pop("loss"),
-        "lr": last.lr,
-        "grad_norm": means.pop("grad_norm", None),
-        "skipped": sum(bool(step.values.get("skipped")) for step in steps),
-        **({"extra": means} if means else {}),
+        "first": lines[0]["step"],
+        "last": last["step"],
+        "steps": len(lines),
+        "start_s": lines[0]["start_s"],
+        **{name: value and round(value, DECIMALS) for name, value in sums.items()},
+        "loss": _mean(line["loss"] for line in lines),
+        "lr": last["lr"],
+        "grad_norm": _mean(line["grad_norm"] for line in lines),
+        **({"extra": extra} if extra else {}),
+        "shortest_s": shortest["step_s"],
+        "shortest_step": shortest["step"],
+        "longest_s": longest["step_s"],
+        "longest_step": longest["step"],
+        "bins": sorted(Counter(bin_of(line["step_s"]) for line in lines).items()),
     }
 
 

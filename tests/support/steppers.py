@@ -16,7 +16,7 @@ from disttrain.models.flops import ModelCost
 from disttrain.optim.optimizer import build_optimizer
 from disttrain.optim.precision import Precision
 from disttrain.parallel.base import Mesh, Strategy
-from disttrain.telemetry.step_clock import HostClock
+from disttrain.telemetry.step_clock import StepClock
 from tests.support.stopping import alone
 
 
@@ -40,6 +40,6 @@ def stepper(
     objective, mesh = objective or Task("classification"), Mesh(rank=0)
     made = optimizer
     spec = TrainSpec(config, lambda: model, lambda *_: made, objective, mesh, plan, steps, None, "requested")
-    clock, cost = HostClock(), ModelCost(0)
+    clock, cost = StepClock(), ModelCost(0)
     clock.start()
     return Stepper(spec, strategy, alone(), model, made, precision or Precision(), clock, cost, {})

@@ -15,7 +15,7 @@ from disttrain.records.run_directory import RunDir
 from disttrain.records.shared_folder import AttemptWatch
 from disttrain.runtime.process_group import World
 from disttrain.runtime.stop_signals import CAUSES
-from disttrain.telemetry.step_clock import HostClock
+from disttrain.telemetry.step_clock import StepClock
 
 STEPS = 12
 
@@ -82,7 +82,7 @@ def events_of(monkeypatch):
         events = TwoRanks.events = Events()
         monkeypatch.setattr(agreement, "time", SimpleNamespace(monotonic=lambda: events.step * step_s))
         world = TwoRanks(0, 2, 0, 2, torch.device("cpu"), "gloo")
-        clock = HostClock()
+        clock = StepClock()
         clock.start()
         recorder = SimpleNamespace(
             config=Config.model_validate({"checkpoint": checkpoint, "job": {"stop_check_s": check_s}}),

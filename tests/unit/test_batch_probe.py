@@ -136,8 +136,9 @@ def answering(monkeypatch, answers, code=1):
     """Probe processes that write these answers, one after the other, and end with `code`; their requests."""
     remaining, requests = iter(answers), []
 
-    def start(command, **_):
+    def start(command, env, **_):
         folder = batch_probe.Path(command[-1])
+        assert env["NCCL_DEBUG_FILE"].startswith(str(folder)), "it would overwrite the log of the rank"
         requests.append(batch_probe.read_json(folder / "request.json"))
         write_json(folder / "answer.json", next(remaining))
         return Mock(pid=7, poll=lambda: code)

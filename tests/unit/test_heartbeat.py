@@ -15,7 +15,7 @@ from disttrain.config.batch_plan import BatchPlan
 from disttrain.records.heartbeat import FOLDER_VARIABLE, SCRIPT_TIMEOUT_VARIABLE, read_heartbeats
 from disttrain.runtime.rank_heartbeat import heartbeat
 from disttrain.telemetry.recorder import ScriptWatch
-from disttrain.telemetry.step_clock import HostClock
+from disttrain.telemetry.step_clock import StepClock
 from tests.support.steppers import stepper
 
 TIMEOUTS = {"setup": 600.0, "step": 60.0, "checkpoint": 500.0, "evaluation": 400.0, "finish": 600.0}
@@ -162,10 +162,10 @@ def test_a_rank_that_cannot_write_its_heartbeat_is_not_watched(at, tmp_path, mon
 
 def test_a_script_is_watched_between_its_first_and_its_last_step(tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    ScriptWatch(0, HostClock(), steps=9).step_done(3)
+    ScriptWatch(0, StepClock(), steps=9).step_done(3)
     assert not writing_threads(), "its run has no limit"
     monkeypatch.setenv(SCRIPT_TIMEOUT_VARIABLE, "7")
-    watch = ScriptWatch(1, HostClock(), steps=9)
+    watch = ScriptWatch(1, StepClock(), steps=9)
     for step in (3, 4):
         watch.step_done(step)
     while [(each.rank, each.step, each.limit_s) for each in read_heartbeats(tmp_path)] != [(1, 4, 7.0)]:

@@ -10,11 +10,9 @@ from disttrain.records.communication import FabricRecord
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime.process import RankInfo
-from disttrain.telemetry import network
 from disttrain.telemetry.network import (
     EACH_COLLECTIVE,
     WARNINGS_KEPT,
-    environment_of_children,
     parse,
     read_first_steps,
     request_nccl_log,
@@ -166,18 +164,13 @@ COLLECTIVES = f"INIT,BOOTSTRAP,ENV,NET,GRAPH,{EACH_COLLECTIVE}"
         (LEADER, {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "ALL"}, None),
     ],
 )
-def test_the_first_rank_of_a_node_requests_a_log_unless_the_user_did(
-    tmp_path, monkeypatch, info, given, subsystems
-):
+def test_the_first_rank_of_a_node_requests_a_log_unless_the_user_did(tmp_path, info, given, subsystems):
     environ = {"HOME": "/home", **given}
-    monkeypatch.setattr(network, "_replaced", {})
-    monkeypatch.setattr(os, "environ", environ)
     attempt, before = RunDir(tmp_path).attempt(0), dict(environ)
     request_nccl_log(attempt, info, environ)
     file = str(attempt.nccl_log(1))
     requested = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": subsystems, "NCCL_DEBUG_FILE": file}
     assert environ == before | (requested if subsystems else {})
-    assert environment_of_children() == before, "another process would overwrite the file"
 
 
 def test_the_log_of_warnings_goes_on_and_the_log_of_collectives_ends(tmp_path, monkeypatch):

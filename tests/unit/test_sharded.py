@@ -12,7 +12,7 @@ from disttrain.engine.exposed_comm import FsdpExposed, is_sharded
 from disttrain.models.emulated_device import DeadlineTimer, pause_in_collectives
 from disttrain.parallel.fully_shard_waits import comm_method, time_waits
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.step_clock import COMPUTE, CONTROL_SYNC, REPLICATE_SYNC, SHARD_SYNC, HostClock
+from disttrain.telemetry.step_clock import COMPUTE, CONTROL_SYNC, REPLICATE_SYNC, SHARD_SYNC, StepClock
 
 ON_CPU, ON_DEVICE = (
     World(rank=0, size=4, local_rank=0, local_size=4, device=torch.device(kind), backend=None)
@@ -62,7 +62,7 @@ class Sharded(FSDPModule, torch.nn.Linear):
 def rank():
     """A rank of a sharded model, whose time passes at `now`."""
     now = [0.0]
-    clock, timer = HostClock(lambda: now[0]), DeadlineTimer(lambda: now[0], lambda _: None)
+    clock, timer = StepClock(lambda: now[0]), DeadlineTimer(lambda: now[0], lambda _: None)
     model = Sharded(Group(now))
     [group] = model._fsdp_param_groups
     return SimpleNamespace(now=now, clock=clock, timer=timer, model=model, group=group, info=group.mesh_info)

@@ -17,7 +17,7 @@ from disttrain.telemetry.step_clock import (
     OPTIMIZER,
     OTHER,
     CudaClock,
-    HostClock,
+    StepClock,
     control_sync,
 )
 
@@ -25,7 +25,7 @@ from disttrain.telemetry.step_clock import (
 @given(st.lists(st.tuples(st.integers(0, 6), st.floats(0, 10)), max_size=30))
 def test_phases_sum_to_the_step_and_every_second_has_its_phase(switches):
     now, expected = [100.0], [0.0] * 7
-    clock = HostClock(lambda: now[0])
+    clock = StepClock(lambda: now[0])
     clock.start()
     for phase, seconds in switches:
         clock.switch(phase)
@@ -39,7 +39,7 @@ def test_phases_sum_to_the_step_and_every_second_has_its_phase(switches):
 
 def test_a_control_synchronisation_returns_to_its_phase_also_after_an_error():
     times = iter([0.0, 1.0, 3.0, 6.0, 10.0])
-    clock = HostClock(lambda: next(times))
+    clock = StepClock(lambda: next(times))
     clock.start()
     clock.switch(COMPUTE)
     with pytest.raises(OSError, match="lost"), control_sync(clock):

@@ -22,7 +22,7 @@ from disttrain.telemetry.step_clock import (
     OPTIMIZER,
     REPLICATE_SYNC,
     SHARD_SYNC,
-    HostClock,
+    StepClock,
 )
 from disttrain.telemetry.step_log import AGGREGATE_STEPS
 from disttrain.telemetry.steps import UNMEASURED, StepResult
@@ -35,7 +35,7 @@ def record(
     """The log of these steps, each a list of phases and their seconds, and by step the aggregate that a
     checkpoint would hold. The log goes on from the one of the step `after`."""
     now = [0.0]
-    clock = HostClock(lambda: now[0])
+    clock = StepClock(lambda: now[0])
     log = step_log(path, clock, world, samples_per_step=4, **options)
     if after:
         _, own = log.state()
@@ -232,9 +232,9 @@ def test_a_step_without_compute_has_no_ratio(path):
 def test_a_reduction_that_failed_raises_where_its_result_is_needed():
     class Lost(World):
         def start_all_reduce(self, *_):
-            return SimpleNamespace(query=lambda: True, synchronize=synchronize)
+            return SimpleNamespace(is_completed=lambda: True, wait=wait)
 
-    def synchronize():
+    def wait():
         raise RuntimeError("a peer is gone")
 
     reductions = Reductions(Lost(**vars(ALONE)))

@@ -20,7 +20,7 @@ from disttrain.models import gpt, mlp, resnet
 from disttrain.optim.precision import LossScale, Precision
 from disttrain.parallel.base import Mesh, build_strategy
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.step_clock import CONTROL_SYNC, HostClock
+from disttrain.telemetry.step_clock import CONTROL_SYNC, StepClock
 from disttrain.telemetry.steps import StepResult
 from disttrain.transforms.activations import checkpoint_activations
 from disttrain.transforms.channels_last import build as channels_last
@@ -190,7 +190,7 @@ def test_waits_are_seen():
 def test_nothing_waits_when_ranks_compare_losses_and_times(tmp_path):
     """The newest steps are left for the next time, and each result is read once it has arrived."""
     device = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cuda", 0), backend=None)
-    clock, compared = HostClock(), []
+    clock, compared = StepClock(), []
     log = step_log(tmp_path / "losses", clock, device)
     for step in range(1, 4):
         log.record(StepResult(step, torch.zeros((), device="cuda:0"), 0.1))

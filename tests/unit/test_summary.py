@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from disttrain.records.metrics import LossPoint
 from disttrain.records.steps import PHASES
-from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, OTHER, HostClock
+from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, OTHER, StepClock
 from disttrain.telemetry.steps import StepResult, StepSeries
 from disttrain.telemetry.summary import RankSummary, memory, phases, step_time
 
@@ -93,7 +93,7 @@ def test_a_series_goes_on_from_its_tensor_and_has_null_for_values_that_are_not_f
 
 def test_a_result_has_its_seconds_once_its_step_is_closed():
     times = iter([0.0, 1.0, 3.0, 6.0])
-    clock = HostClock(lambda: next(times))
+    clock = StepClock(lambda: next(times))
     clock.start()
     clock.switch(COMPUTE)
     clock.switch(COMM)

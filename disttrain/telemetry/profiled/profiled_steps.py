@@ -128,7 +128,7 @@ class ProfiledSteps:
                 return None
             sample = comm_sample(step, read_trace(profiler), self._group_sizes)
             file = JsonLinesWriter(self._attempt.comm(self._world.rank))
-            file.add(sample.model_dump(mode="json"))
+            file.add(sample)
             file.close()
         except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
             log.error("profiled step lost", step=step, kind=type(error).__name__, error=str(error))
