@@ -34,6 +34,10 @@ _POLL_S = 0.2
 _GRACE_S = 5.0
 """Time for the other processes to end after one has failed: the failure of the first may be that its peer is
 gone."""
+_SIGNALS = {
+    -signal.SIGKILL: "was ended by SIGKILL, and the kernel counts no kill of its OOM killer",
+    -signal.SIGALRM: "gave no answer within job.setup_timeout_s; set train.local_batch_size",
+}
 _numbers = itertools.count(1)
 """Numbers of the probe processes of this rank: each has a prefix of its own in the store."""
 
@@ -93,11 +97,7 @@ def search_batch_size(config: Config, world: World) -> BatchFit:
         if not any(end.out_of_memory for end in ends):
             codes = {rank: end.code for rank, end in enumerate(ends) if end.code}
             rank = min(codes, key=codes.__getitem__)  # after a signal, the peers fail, too
-            how = f"ended with code {codes[rank]}; its output is above"
-            if codes[rank] == -signal.SIGKILL:
-                how = "was ended by SIGKILL, and the kernel counts no kill of its OOM killer"
-            if codes[rank] == -signal.SIGALRM:
-                how = "gave no answer within job.setup_timeout_s; set train.local_batch_size"
+            how = _SIGNALS.get(codes[rank], f"ended with code {codes[rank]}; its output is above")
             raise RuntimeError(f"rank {rank}: the probe of {ends[rank].trying} samples {how}")
         failed.append(max(end.trying for end in ends))
         if failed[-1] <= 1:

@@ -13,7 +13,7 @@ import math
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 import torch
@@ -117,18 +117,16 @@ def estimate(config: Config) -> MemoryEstimate:
         # compilation is left out: it fuses operators, which needs less memory than the estimate
         for transform in transforms_of(config.with_values("compile", scope="none"), torch.device("cpu")):
             model = transform(model)
-        state = state_memory(config, strategy, ModelSize.of(model), accumulates)
-        parameters, gradients, optimizer, communication = state
+        parts = [*state_memory(config, strategy, ModelSize.of(model), accumulates)]
         if strategy == "ddp":
-            communication += state_bytes(config.parallel.gradient_communication, model.parameters())
+            parts[-1] += state_bytes(config.parallel.gradient_communication, model.parameters())
         first, later = _activation_peaks(config, strategy, model, task, sample, local)
     # gradients exist only from the backward pass on, when activations are freed, unless they are in buckets
     in_buckets = strategy == "ddp" and config.parallel.ddp.gradient_as_bucket_view
-    activations = later if accumulates or in_buckets else max(0, first - gradients)
-    total = parameters + gradients + optimizer + communication + activations
-    return MemoryEstimate(
-        strategy, local, parameters, gradients, optimizer, communication, activations, total
-    )
+    _, gradients, *_ = parts
+    parts.append(later if accumulates or in_buckets else max(0, first - gradients))
+    parts.append(sum(parts))
+    return MemoryEstimate(strategy, local, *parts)
 
 
 def state_memory(
@@ -267,9 +265,8 @@ def resolve_strategy(config: Config, world: World) -> tuple[str, str]:
     local, global_ = config.train.local_batch_size, config.train.global_batch_size
     plan = plan_batch(1 if local == "auto" else local, global_, world.size)
     config = config.with_values("train", local_batch_size=plan.local)
-    chosen = choose_that_fits(_estimates(config, strategies), device_bytes) if world.rank == 0 else None
-    decided: tuple[str, str] = world.all_gather_object(chosen)[0]
-    return decided
+    chosen = choose_that_fits(_estimates(config, strategies), device_bytes) if world.rank == 0 else ("", "")
+    return world.of_rank0(chosen)
 
 
 def _estimates(config: Config, strategies: Iterable[str]) -> Iterator[MemoryEstimate]:
@@ -309,15 +306,10 @@ def choose_that_fits(estimates: Iterable[MemoryEstimate], device_bytes: float) -
 
 def arithmetic(needed: MemoryEstimate) -> str:
     """`1.2 GiB = weights 0.3 + gradients 0.3 + ...`"""
-    terms = {
-        "weights": needed.parameters_bytes,
-        "gradients": needed.gradients_bytes,
-        "optimizer": needed.optimizer_bytes,
-        "communication": needed.communication_bytes,
-        f"activations of {needed.local_batch_size} samples": needed.activations_bytes,
-    }
-    text = " + ".join(f"{name} {_size(value)}" for name, value in terms.items())
-    return f"{_size(needed.total_bytes)} = {text}"
+    _, samples, *parts, total = astuple(needed)
+    names = ("weights", "gradients", "optimizer", "communication", f"activations of {samples} samples")
+    terms = (f"{name} {_size(value)}" for name, value in zip(names, parts, strict=True))
+    return f"{_size(total)} = {' + '.join(terms)}"
 
 
 def _size(value: float) -> str:

@@ -30,7 +30,7 @@ from disttrain.engine.script_config import config_of_script, full_name, script_o
 from disttrain.engine.spec import facts_of, refuse_unequal, uncounted
 from disttrain.errors import ConfigError
 from disttrain.models.hooks import hooks_of
-from disttrain.parallel import ddp
+from disttrain.parallel.ddp import COMM_METHOD
 from disttrain.parallel.fully_shard_waits import comm_method
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.json_files import read_json_or_none
@@ -105,10 +105,10 @@ class LoopTelemetry:
         refuse_unequal(numbers | {"resumed_step": resumed_step}, world)
         self._output = script_output(run_dir, config, optimizer, world)
         with self._output.recorded_if_it_fails():
-            strategy, method, communication = _communication(model, world)
+            strategy, communication = _communication(model, world)
             facts = facts_of(
                 self._output, world, config, plan, steps, uncounted(self._model), communication,
-                strategy=strategy, strategy_reason="as the loop wraps its model", comm_method=method,
+                strategy=strategy, strategy_reason="as the loop wraps its model",
                 resumed_step=resumed_step or None,
             )  # fmt: skip
             self._recorder = Recorder(self._output, world, config, facts)
@@ -123,10 +123,9 @@ class LoopTelemetry:
                 optimizer.register_step_post_hook(lambda *_: self.clock.switch(OTHER)),
             ]
             self._comm: DdpExposed | FsdpExposed | None = None
-            if method is not None and isinstance(model, DistributedDataParallel):
-                self._comm = DdpExposed(model, self.clock)
-            elif method is not None:
-                self._comm = FsdpExposed(model, self.clock)
+            if communication.method is not None:
+                exposed: Any = DdpExposed if isinstance(model, DistributedDataParallel) else FsdpExposed
+                self._comm = exposed(model, self.clock)
 
     def steps(self, loader: Iterable[T]) -> Iterator[T]:
         """The batches of one pass over `loader`; each `accumulation` of them are one step.
@@ -252,19 +251,18 @@ class LoopTelemetry:
         self.clock.switch(OPTIMIZER)
 
 
-def _communication(model: nn.Module, world: World) -> tuple[str | None, str | None, Communication]:
-    """The strategy of the wrapped model, the method that measures its exposed communication, and how."""
+def _communication(model: nn.Module, world: World) -> tuple[str | None, Communication]:
+    """The strategy of the wrapped model, and how its communication is measured."""
     if world.size == 1:
-        return "single", None, Communication()
+        return "single", Communication()
     if isinstance(model, DistributedDataParallel):
-        return "ddp", ddp.COMM_METHOD, Communication(profiles_collectives=True)
+        return "ddp", Communication(COMM_METHOD, profiles_collectives=True)
     if not is_sharded(model):
         why = "the model is neither wrapped in DistributedDataParallel nor sharded by fully_shard"
-        return None, None, Communication(why)
+        return None, Communication(reason=why)
     elsewhere = not_among_all(model, world)
     method, why_not = (None, elsewhere) if elsewhere else comm_method(model, world)
-    how = Communication(why_not, profiles_collectives=elsewhere is None, groups=groups_of_mesh(model))
-    return "fsdp2", method, how
+    return "fsdp2", Communication(method, why_not, elsewhere is None, groups_of_mesh(model))
 
 
 def unwrap_optimizer(optimizer: object) -> torch.optim.Optimizer:

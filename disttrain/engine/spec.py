@@ -26,7 +26,7 @@ from disttrain.parallel.base import Mesh, Strategy, build_strategy
 from disttrain.parallel.dp import dp_reason
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
-from disttrain.telemetry.facts import DIFFERENT_COLLECTIVES, Communication, RunFacts, describe_machine
+from disttrain.telemetry.facts import Communication, RunFacts, describe_machine
 
 Collate = Callable[[list[Any]], Any]
 """Makes a batch of a list of samples."""
@@ -164,9 +164,9 @@ def communication_of(strategy: Strategy, parallel_model: nn.Module) -> Communica
     """How the communication of a strategy is measured, with the model that it made parallel."""
     compares = strategy.compares_collectives
     return Communication(
-        reason=strategy.comm_reason,
+        strategy.comm_method,
+        strategy.comm_reason,
         profiles_collectives=strategy.comm_method is not None and compares,
-        unprofiled_reason=None if compares else DIFFERENT_COLLECTIVES,
         groups=strategy.comm_groups(parallel_model),
         compares_passes=compares,
     )
@@ -194,6 +194,7 @@ def facts_of(
         "local_batch_size": plan.local,
         "accumulation": plan.accumulation,
         "global_batch_size": plan.global_,
+        "comm_method": communication.method,
         **fields,
     }
     return RunFacts(

@@ -217,7 +217,7 @@ class Stepper:
             with self.strategy.micro_step(self.model, last):
                 loss = self._loss(batch)
                 if last:
-                    self.strategy.on_exposed_communication(loss, self._communication_begins)
+                    self.strategy.on_exposed_communication(loss, lambda: self.clock.switch(COMM))
                 self.precision.backward(loss)
             losses.append(loss.detach())
             del loss  # frees the graph before the next one is built
@@ -262,9 +262,6 @@ class Stepper:
         """The part of the step's loss that one micro-batch contributes."""
         loss = self.spec.objective.batch_loss(model, batch)
         return loss / self.plan.accumulation if self.plan.accumulation > 1 else loss
-
-    def _communication_begins(self) -> None:
-        self.clock.switch(COMM)
 
     def _update(self, step: int) -> tuple[Tensor | None, Tensor | None]:
         """Clip, set the learning rate, update; the gradient norm, and whether the update was skipped."""

@@ -165,7 +165,7 @@ class Trainer(Generic[B]):
             output, world, config, plan, spec.steps, stepper.cost,
             communication_of(strategy, stepper.model), spec.source,
             strategy=spec.config.parallel.strategy, strategy_reason=spec.strategy_reason,
-            comm_method=strategy.comm_method, batch_fit=manifest.batch_fit, **stepper.precision_fields,
+            batch_fit=manifest.batch_fit, **stepper.precision_fields,
         )  # fmt: skip
         self.config, self.stepper = config, stepper
         self.model: nn.Module = stepper.unwrapped_model

@@ -116,7 +116,7 @@ def choose_precision(wanted: str, device: torch.device) -> tuple[str, str]:
         return "fp32", "requested"
     name = device_name(device)
     if wanted == "auto":
-        if _has_bf16(device):
+        if _has("bf16", device):
             return "bf16", f"{name} computes bf16 in hardware"
         return "fp32", f"{name} does not compute bf16 in hardware"
     if device.type == "cpu":
@@ -141,14 +141,10 @@ def use_tf32(enabled: bool) -> None:
     torch.backends.cudnn.allow_tf32 = enabled
 
 
-def _has_bf16(device: torch.device) -> bool:
-    if device.type != "cpu":
-        return _has("bf16", device)
-    features = torch.cpu.get_capabilities()
-    return any(features.get(feature) for feature in _CPU_BF16)
-
-
 def _has(precision: str, device: torch.device) -> bool:
+    if device.type == "cpu":
+        features = torch.cpu.get_capabilities()
+        return any(map(features.get, _CPU_BF16))
     return torch.version.hip is not None or (
         torch.cuda.get_device_capability(device) >= PRECISIONS[precision].capability
     )

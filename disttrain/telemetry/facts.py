@@ -15,24 +15,23 @@ from disttrain.runtime.device import device_name, machine_id, nccl_version
 from disttrain.runtime.fully_shard_hooks import Dimension
 from disttrain.runtime.process_group import World
 
-DIFFERENT_COLLECTIVES = "the ranks exchange different messages, so no step is profiled for collectives"
-
 
 @dataclass(frozen=True)
 class Communication:
     """How the communication of a run is measured."""
 
+    method: str | None = None
+    """Name of the method by which exposed communication is measured; None where none is."""
     reason: str | None = None
-    """Reason why no exposed communication is measured; None where it is, or where there is none."""
+    """Reason why none is measured; None where it is, or where there is none."""
     profiles_collectives: bool = False
-    """Whether steps are profiled for their collectives; possible also without exposed communication."""
-    unprofiled_reason: str | None = None
-    """Reason why none is; None where there is none."""
+    """Whether steps are profiled for their collectives; possible also without a method."""
     groups: Mapping[Dimension, dist.ProcessGroup] = field(default_factory=dict)
     """This rank's process group of each dimension of a mesh with two."""
     compares_passes: bool = True
-    """Whether the ranks compare their exposed communication in the passes, which finds its transfer time.
-    Without a comparison, all of it counts as waiting."""
+    """Whether the ranks exchange the same messages, and so can compare their exposed communication in the
+    passes, which finds its transfer time. Without a comparison, all of it counts as waiting, and no step is
+    profiled for collectives."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +46,6 @@ class RunFacts:
     samples_are_images: bool = False
     peak_reason: str = "no peak was looked up"
     """Reason of a null `peak_flops`."""
-
-    @property
-    def samples_of_data(self) -> int | None:
-        """Training samples of the data; None where it is unknown."""
-        dataset = self.metrics["dataset"]
-        return dataset.train_samples if dataset else None
 
 
 def describe_machine(world: World, config: Config) -> dict[str, Any]:

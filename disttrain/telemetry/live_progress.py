@@ -103,8 +103,8 @@ class LiveProgress:
             updated=time.time(),
             **hardware,
         )
-        if samples := self._facts.samples_of_data:
-            line["epoch"] = step * global_batch / samples
+        if dataset := metrics["dataset"]:
+            line["epoch"] = step * global_batch / dataset.train_samples
         self._submit(self._run.progress, progress, {"step": step, "steps": steps, **line})
 
     def write_summary_if_due(self, now: float, summary: Callable[[], Metrics]) -> None:

@@ -71,9 +71,10 @@ class Recorder:
         """The checkpoint of `load_state_dict`."""
         self.clock = make_clock(world.device)
         self._comm_reason = facts.communication.reason
-        measures = facts.metrics["comm_method"] is not None
-        communication = facts.communication if measures else None
-        self.timed_world = replace(world, waiting=lambda: control_sync(self.clock)) if measures else world
+        communication = facts.communication if facts.communication.method else None
+        self.timed_world = (
+            replace(world, waiting=lambda: control_sync(self.clock)) if communication else world
+        )
         """The world for collectives within a step, which are timed as control synchronisation."""
         self.profiled = ProfiledSteps(
             config, self.attempt, world,
@@ -275,12 +276,7 @@ class Recorder:
             **phases,
             **summary.rates(
                 count * fields["global_batch_size"] / measured_s if measured_s else None,
-                self.world.size,
-                self._node.devices,
-                tokens_per_sample=facts.tokens_per_sample,
-                images=facts.samples_are_images,
-                flops_per_sample=fields["model_flops_per_sample"],
-                peak_flops=fields.get("peak_flops"),
+                self.world.size, self._node.devices, facts,
             ),
             **summary.memory(ranks),
             **usage,

@@ -26,6 +26,7 @@ from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, PhaseSe
 
 NO_FLOPS = "the model's FLOPs could not be counted"
 _NOTHING_MEASURED = "no step was measured"
+_DIFFERENT_COLLECTIVES = "the ranks exchange different messages, so no step is profiled for collectives"
 _EXPOSED = (
     "comm_method",
     "comm_split",
@@ -116,23 +117,16 @@ def peak_memory_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux gives KiB
 
 
-def rates(
-    samples_per_s: float | None,
-    ranks: int,
-    devices: int,
-    *,
-    tokens_per_sample: int | None = None,
-    images: bool = False,
-    flops_per_sample: int | None = None,
-    peak_flops: float | None = None,
-) -> dict[str, float | None]:
+def rates(samples_per_s: float | None, ranks: int, devices: int, facts: RunFacts) -> dict[str, float | None]:
     """Samples, tokens, images and model FLOP per second, over all ranks, per rank and per GPU; and model
-    FLOPs utilization: model FLOP/s / (`peak_flops` x `devices`).
+    FLOPs utilization: model FLOP/s / (peak FLOP/s x `devices`).
 
     Utilization above 1 shows that the peak is of another dtype than the products; `mfu` is then null.
     """
-    tokens_per_s = samples_per_s * tokens_per_sample if samples_per_s and tokens_per_sample else None
-    flops_per_s = samples_per_s * flops_per_sample if samples_per_s and flops_per_sample else None
+    tokens, flops = facts.tokens_per_sample, facts.metrics.get("model_flops_per_sample")
+    tokens_per_s = samples_per_s * tokens if samples_per_s and tokens else None
+    flops_per_s = samples_per_s * flops if samples_per_s and flops else None
+    peak_flops = facts.metrics.get("peak_flops")
     mfu = flops_per_s / (peak_flops * devices) if flops_per_s and peak_flops else None
     return {
         "samples_per_s": samples_per_s,
@@ -141,7 +135,7 @@ def rates(
         "tokens_per_s": tokens_per_s,
         "tokens_per_s_per_rank": tokens_per_s and tokens_per_s / ranks,
         "tokens_per_s_per_gpu": tokens_per_s and tokens_per_s / devices,
-        "throughput_images_per_sec": samples_per_s if images else None,
+        "throughput_images_per_sec": samples_per_s if facts.samples_are_images else None,
         "model_flops_per_s_per_rank": flops_per_s and flops_per_s / ranks,
         "mfu": mfu if mfu and mfu <= 1 else None,
     }
@@ -201,7 +195,8 @@ def null_reasons(
     why = {
         **dict.fromkeys(_EXPOSED, exposed),
         **dict.fromkeys(
-            ("comm", "communication_time_per_step"), facts.communication.unprofiled_reason or profiled
+            ("comm", "communication_time_per_step"),
+            profiled if facts.communication.compares_passes else _DIFFERENT_COLLECTIVES,
         ),
         "model_flops_per_sample": NO_FLOPS,
         "model_flops_per_s_per_rank": no_flops or _NOTHING_MEASURED,

@@ -9,6 +9,7 @@ from disttrain.models.flops import CONVOLUTION, MATMUL, flops_per_sample
 from disttrain.records.dataset import DataShape
 from disttrain.runtime.device import use_tf32
 from disttrain.telemetry import summary
+from disttrain.telemetry.facts import RunFacts
 from tests.support.small_models import CLASSES, FEATURES, Net
 
 SAMPLE = torch.zeros(FEATURES)
@@ -206,14 +207,16 @@ def test_the_peak_of_a_model_on_a_device(gpu, device, model, work, autocast, dty
     ids=["own GPUs", "four ranks on one GPU", "no peak", "above the peak"],
 )
 def test_mfu_is_achieved_over_peak_of_all_devices(samples_per_s, devices, peak, mfu):
-    fields = summary.rates(samples_per_s, 4, devices, flops_per_sample=10**9, peak_flops=peak)
+    facts = RunFacts({"model_flops_per_sample": 10**9, "peak_flops": peak})
+    fields = summary.rates(samples_per_s, 4, devices, facts)
     assert (fields["model_flops_per_s_per_rank"], fields["mfu"]) == (samples_per_s * 10**9 / 4, mfu)
 
 
 def test_throughput_by_kind_of_sample():
-    fields = summary.rates(100.0, 4, 2, tokens_per_sample=8)
+    fields = summary.rates(100.0, 4, 2, RunFacts({}, tokens_per_sample=8))
     names = ["samples_per_s_per_rank", "samples_per_second_per_gpu", "tokens_per_s", "tokens_per_s_per_rank"]
     names += ["tokens_per_s_per_gpu", "throughput_images_per_sec"]
     assert [fields[name] for name in names] == [25, 50, 800, 200, 400, None]
-    assert summary.rates(100.0, 4, 2, images=True)["throughput_images_per_sec"] == 100
-    assert set(summary.rates(None, 4, 4, tokens_per_sample=8, images=True).values()) == {None}
+    images = RunFacts({}, samples_are_images=True)
+    assert summary.rates(100.0, 4, 2, images)["throughput_images_per_sec"] == 100
+    assert set(summary.rates(None, 4, 4, images).values()) == {None}
