@@ -25,8 +25,9 @@ from benchmarks import result_record
 from disttrain.config.config_tree import Config
 from disttrain.engine.kinds import build_model, build_source
 from disttrain.engine.memory_estimate import estimate
-from disttrain.engine.memory_limits import peak_resident_bytes, reset_peak, resident_bytes
+from disttrain.engine.memory_limits import resident_bytes
 from disttrain.engine.objective import Task
+from disttrain.runtime.device import peak_memory_bytes, reset_peak_memory
 from disttrain.transforms import transforms_of
 from tests.support.step_memory import allocated_peak
 
@@ -66,17 +67,11 @@ def measure(case: str, device: torch.device) -> dict[str, int]:
     task = Task.of(source, config.memory.loss_in_model)
     sample = source.train[0]
     _pass(model, task, sample, 1, device)  # gradients, and memory of libraries
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        _pass(model, task, sample, SAMPLES, device)
-        peak = torch.cuda.max_memory_allocated() - before
-    else:
-        ctypes.CDLL(None).malloc_trim(0)
-        before = resident_bytes()
-        reset_peak()
-        _pass(model, task, sample, SAMPLES, device)
-        peak = peak_resident_bytes() - before
+    ctypes.CDLL(None).malloc_trim(0)
+    before = torch.cuda.memory_allocated() if device.type == "cuda" else resident_bytes()
+    reset_peak_memory(device)
+    _pass(model, task, sample, SAMPLES, device)
+    peak = peak_memory_bytes(device) - before
     allocated = peak
     if device.type == "cpu":
         allocated = allocated_peak(lambda: _pass(model, task, sample, SAMPLES, device))

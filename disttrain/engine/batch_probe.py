@@ -25,12 +25,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from disttrain.config.batch_plan import BatchPlan, plan_batch
 from disttrain.config.config_tree import Config
-from disttrain.engine.memory_limits import host_limit, peak_resident_bytes, reset_peak
+from disttrain.engine.memory_limits import host_limit
 from disttrain.engine.spec import spec_of_config
 from disttrain.engine.step import build_stepper
 from disttrain.errors import ConfigError
 from disttrain.records.checkpoint import BatchFit, BatchProbe
 from disttrain.records.json_files import read_json, write_json
+from disttrain.runtime.device import peak_memory_bytes, reset_peak_memory
 from disttrain.runtime.kernels import attention_kernel
 from disttrain.runtime.process import die_with_parent
 from disttrain.runtime.process_group import World, launcher_store, open_world
@@ -162,11 +163,7 @@ class Probe:
         stepper.plan = plan
         if self._config.compile.scope != "none":
             torch.compiler.reset()  # the graphs of all sizes would exceed the limit, and run uncompiled
-        on_gpu = device.type == "cuda"
-        if on_gpu:
-            torch.cuda.reset_peak_memory_stats(device)
-        else:
-            reset_peak()
+        reset_peak_memory(device)
         with compiling(self._config.compile, self._config.train.attention):
             warm_up_s = max(self._seconds(1, batches) for _ in range(WARM_UP_STEPS))
         steps = min(max(math.ceil(TIMED_S / warm_up_s), TIMED_STEPS[0]), TIMED_STEPS[1])
@@ -174,8 +171,7 @@ class Probe:
         elapsed_s = self._seconds(steps, batches)
         if verify and source.valid is not None:  # two batches on each rank
             stepper.validate(source.valid, 1, 2 * size * self._ranks)
-        peak = torch.cuda.max_memory_allocated(device) if on_gpu else peak_resident_bytes()
-        (peak_bytes,) = self._world.all_reduce_max([peak])
+        (peak_bytes,) = self._world.all_reduce_max([peak_memory_bytes(device)])
         rate = steps * plan.global_ / elapsed_s
         return BatchProbe(local_batch_size=size, peak_bytes=round(peak_bytes), samples_per_s=rate)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -21,8 +22,7 @@ def build_source(config: DataConfig) -> Source:
 
     A callable of another package returns a `Source`, or a map-style classification or regression dataset.
     """
-    build = load_plug_in("data.kind", "disttrain.data", config.kind)
-    options = check_options(inspected(build), "data", config.kind, config.model_extra or {})
+    build, options = _loaded("data", "disttrain.data", config)
     built = build(**options)
     if isinstance(built, Dataset):
         built = _source_of(built, config.kind)
@@ -38,14 +38,21 @@ def build_model(config: ModelConfig, source: DataShape) -> nn.Module:
 
     A callable of another package receives `source` if it has a parameter of that name.
     """
-    build = load_plug_in("model.kind", "disttrain.models", config.kind)
-    options = check_options(inspected(build), "model", config.kind, config.model_extra or {})
+    build, options = _loaded("model", "disttrain.models", config)
     if "source" in inspect.signature(build).parameters:
         options = {"source": source, **options}
     model = build(**options)
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model.kind={config.kind} returned {type(model).__name__}, not an nn.Module")
     return model
+
+
+def _loaded(
+    section: str, package: str, config: DataConfig | ModelConfig
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The callable that builds what a section names, and its options."""
+    build = load_plug_in(f"{section}.kind", package, config.kind)
+    return build, check_options(inspected(build), section, config.kind, config.model_extra or {})
 
 
 def _source_of(dataset: Dataset[Any], kind: str) -> Source:

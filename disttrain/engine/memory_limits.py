@@ -5,15 +5,13 @@ Control groups and physical memory are shared by the ranks of a node; a resource
 
 from __future__ import annotations
 
-import contextlib
 import math
-import re
 import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 from disttrain.errors import ConfigError
-from disttrain.records.process_limits import memory_group
+from disttrain.records.process_limits import memory_group, number_after
 
 
 def host_limit(local_ranks: int, root: Path = Path("/")) -> tuple[int, str]:
@@ -45,7 +43,7 @@ def total_memory(local_ranks: int, root: Path = Path("/")) -> float:
 def _shared(root: Path) -> Iterator[tuple[int, int, str]]:
     """(limit, bytes free or reclaimable by the kernel, source) of the machine and of the control groups of
     this process that have a limit."""
-    total, available = (_stat(root / "proc/meminfo", name) for name in ("MemTotal:", "MemAvailable:"))
+    total, available = (number_after(name, root / "proc/meminfo") for name in ("MemTotal:", "MemAvailable:"))
     if total is not None and available is not None:
         yield 1024 * total, 1024 * available, "MemAvailable"
     top, path = memory_group(root) or (root, "")
@@ -53,9 +51,9 @@ def _shared(root: Path) -> Iterator[tuple[int, int, str]]:
     if top.name == "memory":  # version 1, which writes a number near 2^63 for no limit
         limit_file, used_file = "memory.limit_in_bytes", "memory.usage_in_bytes"
     for folder in (top / path, *(top / path).parents):
-        limit, used = (_stat(folder / name, "") for name in (limit_file, used_file))
+        limit, used = (number_after("", folder / name) for name in (limit_file, used_file))
         if limit is not None and used is not None:
-            cache = _stat(folder / "memory.stat", "inactive_file") or 0
+            cache = number_after("inactive_file", folder / "memory.stat") or 0
             yield limit, limit - max(0, used - cache), f"{limit_file} of {folder}"
         if folder == top:
             return
@@ -63,25 +61,4 @@ def _shared(root: Path) -> Iterator[tuple[int, int, str]]:
 
 def resident_bytes(root: Path = Path("/")) -> int:
     """Resident set of this process."""
-    return 1024 * (_stat(root / "proc/self/status", "VmRSS:") or 0)
-
-
-def peak_resident_bytes() -> int:
-    """Largest resident set of this process since `reset_peak`, or since its start."""
-    peak = _stat(Path("/proc/self/status"), "VmHWM:")  # which some sandboxes lack
-    return 1024 * (peak or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-
-
-def reset_peak() -> None:
-    """Begin a new `peak_resident_bytes` where the kernel allows it."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
-
-
-def _stat(path: Path, name: str) -> int | None:
-    """The number after `name` at the beginning of a line; None without one, as of the limit `max`."""
-    try:
-        found = re.search(rf"^{name}\s*(\d+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-    except OSError:
-        return None
-    return int(found[1]) if found else None
+    return 1024 * (number_after("VmRSS:", root / "proc/self/status") or 0)

@@ -39,12 +39,15 @@ def count_oom_kills() -> int | None:
     files = [top / path / "memory.events"]
     if top.name == "memory":  # version 1; in a container the group itself may be mounted as the root
         files = [top / path / "memory.oom_control", top / "memory.oom_control"]
-    return next((count for count in map(_count, files) if count is not None), None)
+    counts = (number_after("oom_kill", file) for file in files)
+    return next((count for count in counts if count is not None), None)
 
 
-def _count(path: Path) -> int | None:
+def number_after(name: str, path: Path) -> int | None:
+    """The number after `name` at the beginning of a line of a file of the kernel; None without one, as of the
+    limit `max`."""
     try:
-        found = re.search(r"^oom_kill (\d+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        found = re.search(rf"^{name}\s*(\d+)", path.read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:
         return None
     return int(found[1]) if found else None

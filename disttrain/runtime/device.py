@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import resource
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +15,7 @@ import torch
 
 from disttrain.config.sections.compute import PRECISIONS
 from disttrain.errors import ConfigError
+from disttrain.records.process_limits import number_after
 
 
 def choose_device(requested: str, local_rank: int, gpus: int) -> torch.device:
@@ -93,6 +96,24 @@ def machine_id() -> str:
 def device_name(device: torch.device) -> str:
     """The GPU's name as its driver reports it, or `cpu`."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Largest memory since `reset_peak_memory`, or since the start of this process: allocated on the GPU, or
+    the resident set of a process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = number_after("VmHWM:", Path("/proc/self/status"))  # which some sandboxes lack
+    return 1024 * (peak or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Begin a new `peak_memory_bytes`, on a CPU where the kernel allows it."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 
 def nccl_version() -> str | None:

@@ -18,13 +18,13 @@ from disttrain.records.json_files import json_text, write_text
 from disttrain.records.metrics import Metrics
 from disttrain.records.shared_folder import AttemptWatch, growing_interval
 from disttrain.runtime import log
+from disttrain.runtime.device import peak_memory_bytes
 from disttrain.runtime.json_lines import drop_if_disk_full
 from disttrain.runtime.run_output import RunOutput
 from disttrain.telemetry.background_writer import BackgroundWriter
 from disttrain.telemetry.facts import RunFacts
 from disttrain.telemetry.sinks import Sinks
 from disttrain.telemetry.step_log import OF_SPEED, StepLog
-from disttrain.telemetry.summary import peak_memory_bytes
 
 PROGRESS_EVERY_S = 1.0
 """Seconds between two sets of scalars, and between the first writes of `progress.json`."""

@@ -48,7 +48,7 @@ PhaseSeconds = list[float]
 """Seconds in each phase of one step, indexed by the constants up to OTHER."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClockedStep:
     """Where the time of a step went, in seconds."""
 

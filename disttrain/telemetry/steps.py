@@ -146,7 +146,7 @@ _SUMS = ("step_s", "gap_s", *PHASES, "comm_exposed_s", "samples", "skipped")
 
 def step_line(step: StepRecord, samples: int, *, split: bool) -> dict[str, Any]:
     """The line of one step of `samples` on this rank. `split`: whether the ranks compared it."""
-    phases: list[float | None] = [round(seconds, DECIMALS) for seconds in step.phases]
+    phases: list[float | None] = [seconds and round(seconds, DECIMALS) for seconds in step.phases]
     exposed_s = step.phases[COMM] + step.phases[COMM_TRANSFER]
     if not (split and step.comm_measured):
         phases[COMM] = phases[COMM_TRANSFER] = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from disttrain.records.communication import NcclLog
 from disttrain.records.metrics import Histogram, Metrics, StepTime
 from disttrain.records.process_limits import list_text
 from disttrain.records.steps import PHASES
+from disttrain.runtime.device import peak_memory_bytes
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.facts import RunFacts
 from disttrain.telemetry.node_sampling import NodeTelemetry
@@ -108,13 +108,6 @@ class RankSummary:
         memory = (peak_memory_bytes(world.device), reserved, total)
         place = (world.rank, socket.gethostname(), list_text(os.sched_getaffinity(0)))
         return cls(measured, node.device, *memory, node.accumulated(), node.nccl, *place)
-
-
-def peak_memory_bytes(device: torch.device) -> int:
-    """Largest memory so far: allocated on the GPU, or the resident set of a process on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux gives KiB
 
 
 def rates(samples_per_s: float | None, ranks: int, devices: int, facts: RunFacts) -> dict[str, float | None]:

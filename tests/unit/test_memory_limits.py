@@ -6,12 +6,15 @@ import os
 import resource
 
 import pytest
+import torch
 
-from disttrain.engine import memory_limits
-from disttrain.engine.memory_limits import host_limit, peak_resident_bytes, reset_peak, total_memory
+from disttrain.engine.memory_limits import host_limit, total_memory
 from disttrain.errors import ConfigError
+from disttrain.runtime import device
+from disttrain.runtime.device import peak_memory_bytes, reset_peak_memory
 
 RESIDENT = 1000 * 1024
+CPU = torch.device("cpu")
 MACHINE = {"proc/meminfo": "MemTotal: 9000000 kB\nMemAvailable: 8000000 kB\n"}
 UNLIMITED = (resource.RLIM_INFINITY,) * 2
 
@@ -89,11 +92,11 @@ def test_total_memory_is_the_share_of_the_smallest_limit(root_of, tmp_path):
 def test_the_peak_begins_anew():
     with mmap.mmap(-1, 64 << 20) as pages:  # not malloc, which may keep what is freed
         pages.write(b"x" * len(pages))
-        high = peak_resident_bytes()
-    reset_peak()
-    assert peak_resident_bytes() < high - (32 << 20)
+        high = peak_memory_bytes(CPU)
+    reset_peak_memory(CPU)
+    assert peak_memory_bytes(CPU) < high - (32 << 20)
 
 
 def test_a_kernel_without_a_peak_in_its_status_has_one_in_the_usage(monkeypatch):
-    monkeypatch.setattr(memory_limits, "_stat", lambda *_: None)
-    assert peak_resident_bytes() > 10 << 20
+    monkeypatch.setattr(device, "number_after", lambda *_: None)
+    assert peak_memory_bytes(CPU) > 10 << 20
