@@ -76,12 +76,7 @@ class Recorder:
             replace(world, waiting=lambda: control_sync(self.clock)) if communication else world
         )
         """The world for collectives within a step, which are timed as control synchronisation."""
-        self.profiled = ProfiledSteps(
-            config, self.attempt, world,
-            times_collectives=facts.communication.profiles_collectives,
-            steps=facts.metrics["steps_total"],
-            group_sizes={name: group.size() for name, group in facts.communication.groups.items()},
-        )  # fmt: skip
+        self.profiled = ProfiledSteps(config, self.attempt, world, facts)
         self.writer = BackgroundWriter()
         self.attempt_watch = AttemptWatch(self.attempt)
         self.steps = StepLog(

@@ -18,6 +18,7 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import add
 from typing import Any
 
 import torch
@@ -123,9 +124,8 @@ class StepLog:
 
     def collect(self, await_steps: int = 0) -> None:
         """Read the steps that the device has finished from the clock; wait for the first `await_steps`."""
-        communication = self.communication
+        compares = self.communication is not None and self.communication.compares_passes
         for clocked in self.clock.finished(await_steps):
-            compares = communication is not None and communication.compares_passes
             step = self._recorded.popleft()
             step.close(clocked, compares_passes=compares)
             self.closed = (step.step, self.closed[1] + step.step_s)
@@ -133,7 +133,7 @@ class StepLog:
                 if name not in ("loss", "skipped"):
                     self.series[name].add(step.step, value)
             self._count_skipped(step)
-            if communication is None:
+            if self.communication is None:
                 step.discard_comm()
                 self._account(step)
             else:
@@ -218,8 +218,7 @@ class StepLog:
             self.comm_unmeasured |= not step.comm_measured
             if step.comm_measured and phases[COMPUTE] > 0:
                 self.series["ratio"].add(step.step, (phases[COMM] + phases[COMM_TRANSFER]) / phases[COMPUTE])
-            for index, seconds in enumerate(phases):
-                self.measured[index] += seconds
+            self.measured = [*map(add, self.measured, phases)]
         self._write(step)
 
     def _write(self, step: StepRecord, *, split: bool = True) -> None:

@@ -45,15 +45,13 @@ def step_time(durations: Sequence[float]) -> StepTime | None:
         return None
     values = np.asarray(durations)
     counts, edges = np.histogram(values, bins=min(_BINS, max(1, len(values))))
-    p50, p95, p99 = np.percentile(values, [50, 95, 99])
+    percentiles = np.percentile(values, [50, 95, 99]).tolist()
     return StepTime(
         mean_s=float(values.mean()),
         std_s=float(values.std(ddof=1)) if len(values) > 1 else 0.0,
         min_s=float(values.min()),
         max_s=float(values.max()),
-        p50_s=float(p50),
-        p95_s=float(p95),
-        p99_s=float(p99),
+        **dict(zip(("p50_s", "p95_s", "p99_s"), percentiles, strict=True)),
         histogram=Histogram(edges_s=edges.tolist(), counts=counts.tolist()),
     )
 

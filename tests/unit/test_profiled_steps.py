@@ -15,6 +15,7 @@ from disttrain.records.communication import CommSample
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime.process_group import World
+from disttrain.telemetry.facts import Communication, RunFacts
 from disttrain.telemetry.profiled import profiled_steps
 from disttrain.telemetry.profiled.profiled_steps import (
     ProfiledSteps,
@@ -171,7 +172,8 @@ def test_kernels_of_a_host_that_runs_ahead_stay_in_their_step(monkeypatch, tmp_p
     attempt = RunDir(tmp_path).attempt(0)
     attempt.path.mkdir(parents=True)
     config = Config.model_validate({"profile": {"steps": [2, 3]}, "telemetry": {"warmup_steps": 4}})
-    selected = ProfiledSteps(config, attempt, world, times_collectives=True, steps=44)
+    facts = RunFacts({"steps_total": 44}, Communication(profiles_collectives=True))
+    selected = ProfiledSteps(config, attempt, world, facts)
     starts = []
     clock = SimpleNamespace(start=lambda: starts.append(device.host_ms), switch=lambda phase: None)
     first, second = sorted(selected.steps - {2, 3})

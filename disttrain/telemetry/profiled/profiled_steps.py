@@ -8,7 +8,7 @@ figures, on all ranks.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import fmean
 
@@ -22,9 +22,9 @@ from disttrain.records.base import Record
 from disttrain.records.communication import CollectiveSummary, CommSample, CommSummary, SampledCollective
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
-from disttrain.runtime.fully_shard_hooks import Dimension
 from disttrain.runtime.json_lines import JsonLinesWriter
 from disttrain.runtime.process_group import World
+from disttrain.telemetry.facts import RunFacts
 from disttrain.telemetry.profiled.step_trace import END, MARK, comm_sample, read_trace
 from disttrain.telemetry.step_clock import OTHER, StepClock
 
@@ -36,26 +36,14 @@ LARGEST_SHARE = 20
 class ProfiledSteps:
     """Selects the steps to profile and profiles them."""
 
-    def __init__(
-        self,
-        config: Config,
-        attempt: Attempt,
-        world: World,
-        *,
-        times_collectives: bool,
-        steps: int,
-        group_sizes: Mapping[Dimension, int] | None = None,
-    ) -> None:
-        """`times_collectives`: whether `telemetry.profiled_steps` applies to this run of `steps` steps.
-        `group_sizes`: ranks of this rank's group of each dimension of a mesh with two."""
-        self._group_sizes = group_sizes
-        self._world = world
-        self._attempt = attempt
+    def __init__(self, config: Config, attempt: Attempt, world: World, facts: RunFacts) -> None:
+        self._world, self._attempt = world, attempt
+        self._groups = facts.communication.groups
         first, last = config.profile.steps or (1, 0)
         self._traced = range(first, last + 1)
         self._writes_trace = world.rank in config.profile.ranks
-        count = config.telemetry.profiled_steps if times_collectives else 0
-        spread = steps_to_profile(count, config.telemetry.warmup_steps, steps)
+        count = config.telemetry.profiled_steps if facts.communication.profiles_collectives else 0
+        spread = steps_to_profile(count, config.telemetry.warmup_steps, facts.metrics["steps_total"])
         self.for_collectives = spread - set(self._traced)
         """Steps profiled for `comm-RRRRR.jsonl`."""
         self.steps = self.for_collectives | set(self._traced)
@@ -126,7 +114,8 @@ class ProfiledSteps:
                 profiler.export_chrome_trace(str(unfinished))
                 unfinished.rename(trace)
                 return None
-            sample = comm_sample(step, read_trace(profiler), self._group_sizes)
+            sizes = {name: group.size() for name, group in self._groups.items()}
+            sample = comm_sample(step, read_trace(profiler), sizes)
             file = JsonLinesWriter(self._attempt.comm(self._world.rank))
             file.add(sample)
             file.close()
@@ -184,10 +173,7 @@ def comm_summary(samples: Sequence[Sequence[CommSample]], ranks: int) -> CommSum
         sampled_steps=len(steps),
         count=len(collectives),
         bytes=sum(each.bytes or 0 for each in collectives) if is_known else None,
-        total_s=_mean(steps, "total_s"),
-        hidden_s=_mean(steps, "hidden_s"),
-        exposed_s=_mean(steps, "exposed_s"),
-        compute_s=_mean(steps, "compute_s"),
+        **{name: _mean(steps, name) for name in ("total_s", "hidden_s", "exposed_s", "compute_s")},
         bus_bytes_per_s=fmean(bus_bytes / total_s for total_s in slowest) if is_known else None,
         collectives=collectives,
     )
