@@ -67,6 +67,18 @@ def test_each_rank_has_its_gpus_in_the_files_of_a_ranks_samples(replay, attempt,
     assert record.processes.ranks == len(ranks)
 
 
+def test_new_ranks_are_sampled_and_the_end_of_a_rank_changes_nothing(replay, attempt):
+    replay()
+    sampler = started(attempt, WELL, ranks=RANKS[:1])
+    for _ in range(2):
+        sampler.sample(RANKS)
+    assert set(sampler.kernels()) == {4, 5}
+    for _ in range(2):
+        sampler.sample(RANKS[:1])
+    assert set(sampler.kernels()) == {4, 5}
+    sampler.close()
+
+
 def test_a_rank_that_samples_by_itself_takes_over(replay, attempt, monkeypatch):
     replay()
     monkeypatch.setenv(heartbeat.FOLDER_VARIABLE, str(attempt.path.parent))

@@ -66,6 +66,13 @@ def test_measured_samples_count_and_counters_grow_within_a_segment():
     assert reasons["gpu.temperature_max_c"] == "no GPU reports it"
 
 
+def test_idle_is_the_share_of_samples_without_a_kernel():
+    made = DeviceSamples()
+    for at_s, (segment, busy) in enumerate([(None, 0.0), (0, 0.0), (0, 0.5), (0, None), (0, 0.0), (0, 1.0)]):
+        made.add(rows("gpu"), {"at_s": at_s, "utilization": busy}, segment)
+    assert gpu_summary(FIELDS, [made])[0].idle == 0.5
+
+
 @pytest.mark.parametrize(
     ("devices", "reason"),
     [
