@@ -7,31 +7,19 @@ new option needs no change here.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
 from disttrain.config.sections.base import Section, section_of
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.config.sections.compute import CompileConfig, MemoryConfig, PrecisionConfig
-from disttrain.config.sections.job import JobConfig, ResourcesConfig
+from disttrain.config.sections.job import JobConfig, ResourcesConfig, Words
 from disttrain.config.sections.model import DataConfig, ModelConfig
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.config.sections.telemetry import ProfileConfig, TelemetryConfig
 from disttrain.config.sections.train import OptimConfig, TrainConfig
-
-
-def _words(value: Any) -> Any:
-    """The words of a command that is given as one line."""
-    if isinstance(value, str):
-        return tuple(shlex.split(value))
-    if isinstance(value, list | tuple):
-        return tuple(str(word) if isinstance(word, int | float) else word for word in value)
-    return value
-
 
 OF_A_COMMAND = ("command", "resources", "job")
 """Keys and sections that a run with a `command` has; the others configure this project's trainer."""
@@ -40,7 +28,7 @@ OF_A_COMMAND = ("command", "resources", "job")
 class Config(Section):
     """Full configuration of one run."""
 
-    command: Annotated[tuple[str, ...], BeforeValidator(_words)] = ()
+    command: Words = ()
     """A script of your own and its arguments, in place of this project's trainer, as one line or as a list:
     `train.py --lr 3e-4`, or `-m package.train --lr 3e-4`. See [own-script.md](own-script.md)."""
     model: ModelConfig = ModelConfig()

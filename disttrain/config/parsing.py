@@ -22,6 +22,7 @@ from disttrain.config.config_tree import OF_A_COMMAND, Config, config_fields
 from disttrain.config.dotted_keys import flat_values, get_key
 from disttrain.config.options import BUILT_SECTIONS, names_of, planned_options, unknown_name
 from disttrain.config.refusals import OF_THE_BATCH, refused
+from disttrain.config.sections.job import OF_A_FOLLOW_UP
 from disttrain.config.validation import describe, hint, validated
 from disttrain.errors import ConfigError, nearest
 from disttrain.masking import is_secret, mask_lines
@@ -180,6 +181,8 @@ def check(draft: Draft) -> Config:
     Raises `ConfigError`, a line for each unknown key, wrong type or impossible combination.
     """
     config = check_values(draft)
+    for key, names in (("on_checkpoint", OF_A_FOLLOW_UP), ("on_done", OF_A_FOLLOW_UP[:3])):
+        _check_follow_up(f"job.{key}", getattr(config.job, key), names, config.job.launcher, draft)
     if config.command:
         check_words(config.command, config.job.launcher, draft.at("command"))
         _refuse_keys_of_trainer(draft)
@@ -241,6 +244,7 @@ def _unknown(key: str, value: Any) -> str:
 
 
 _TRAINER_KEYS = (
+    "job.on_checkpoint",
     "job.stop_check_s",
     "job.setup_timeout_s",
     "job.step_timeout_s",
@@ -264,6 +268,18 @@ def check_words(command: Sequence[str], launcher: str = "torchrun", at: str | No
         else:
             message += "job.launcher=node or rank starts any executable"
         raise ConfigError(message, at=at)
+
+
+def _check_follow_up(
+    key: str, words: Sequence[str], names: Sequence[str], launcher: str, draft: Draft
+) -> None:
+    """Raise `ConfigError` for a command that the launcher cannot start, and for an unknown placeholder."""
+    if words:
+        check_words(words, launcher, ": ".join(filter(None, [draft.at(key), key])))
+    for name in re.findall(r"\{(\w+)\}", " ".join(words)):
+        if name not in names:
+            known = ", ".join(f"{{{each}}}" for each in names)
+            raise draft.error(f"{key}: {{{name}}} is none of {known}{nearest(name, names)}")
 
 
 def _refuse_keys_of_trainer(draft: Draft) -> None:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from jobs.cli import options
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from jobs.schedulers.interface import Scheduler
     from jobs.status.run_state import RunState
 
@@ -35,11 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from disttrain.errors import ConfigError
     from jobs.cli import selection
     from jobs.cli.command_output import add_json, print_error
-    from jobs.status.refresh import refresh
-    from jobs.submission.cancel import cancel_runs
 
     runs = selection.find_runs(args.runs, args.runs_given)
     active = [state for state in selection.read_states(runs) if state.active]
@@ -47,20 +46,15 @@ def run(args: argparse.Namespace) -> int:
     if not args.dry_run:
         _stop(stopping)
     active = [state for state in active if state not in stopping]
-    failures = {state.run.path: reason for state in active if (reason := _uncancellable_reason(state))}
-    cancelled: list[RunState] = []
-    ended: list[RunState] = []
-    left = [state for state in active if state.run.path not in failures]
-    for name in dict.fromkeys(state.cluster for state in left if state.cluster):
-        here = [state for state in left if state.cluster == name]
-        try:
-            scheduler = selection.available_scheduler(name)
-            hit, refused = cancel_runs(refresh(here, scheduler), scheduler, dry_run=args.dry_run)
-        except ConfigError as error:  # the runs of another scheduler can still be cancelled
-            hit, refused = [], dict.fromkeys((state.run.path for state in here), str(error))
-        failures |= {path: f"not cancelled: {reason}" for path, reason in refused.items()}
-        cancelled += hit
-        ended += _await_end(hit, scheduler) if hit and not args.dry_run else hit
+    cancelled, ended, failures = _end(active, dry_run=args.dry_run)
+    others = [run for run in runs if all(run != state.run for state in stopping)]
+    late = [run for run in selection.follow_ups_of(args.runs, others) if run not in runs]
+    following = [
+        state for state in selection.read_states(late) if state.active
+    ]  # until its end, a run adds some
+    of_late = _end(following, dry_run=args.dry_run)
+    runs, active, failures = [*runs, *late], [*active, *following], failures | of_late[2]
+    cancelled, ended = [*cancelled, *of_late[0]], [*ended, *of_late[1]]
     failed = [state for state in active if state.run.path in failures]
     for state in failed:
         print_error(f"{state.label}: {failures[state.run.path]}")
@@ -88,6 +82,32 @@ def run(args: argparse.Namespace) -> int:
     elif inactive:
         print(f"{inactive} more had ended or never started")
     return 1 if failed or (not args.dry_run and any(state.active for state in ended)) else 0
+
+
+def _end(
+    active: Sequence[RunState], *, dry_run: bool
+) -> tuple[list[RunState], list[RunState], dict[Path, str]]:
+    """The runs whose jobs were cancelled, their states after the end, and why the others go on, by folder."""
+    from disttrain.errors import ConfigError
+    from jobs.cli import selection
+    from jobs.status.refresh import refresh
+    from jobs.submission.cancel import cancel_runs
+
+    failures = {state.run.path: reason for state in active if (reason := _uncancellable_reason(state))}
+    cancelled: list[RunState] = []
+    ended: list[RunState] = []
+    left = [state for state in active if state.run.path not in failures]
+    for name in dict.fromkeys(state.cluster for state in left if state.cluster):
+        here = [state for state in left if state.cluster == name]
+        try:
+            scheduler = selection.available_scheduler(name)
+            hit, refused = cancel_runs(refresh(here, scheduler), scheduler, dry_run=dry_run)
+        except ConfigError as error:  # the runs of another scheduler can still be cancelled
+            hit, refused = [], dict.fromkeys((state.run.path for state in here), str(error))
+        failures |= {path: f"not cancelled: {reason}" for path, reason in refused.items()}
+        cancelled += hit
+        ended += _await_end(hit, scheduler) if hit and not dry_run else hit
+    return cancelled, ended, failures
 
 
 def _stop(states: Sequence[RunState]) -> None:

@@ -81,7 +81,7 @@ def with_wanted(plan: Plan, states: Sequence[RunState], *, added: bool = False) 
     every = plan.possible
     if every is None or every.repeats is None:
         return plan
-    actions = replace(plan, expanded=every).decide(states)
+    actions = replace(plan, expanded=every).decide(states)[: len(every.runs)]  # without their follow-ups
     is_stopped = any(state.displayed_state in ENDED_BY_REQUEST for state in states)
     lacking: Mapping[str, int] = {}
     if not is_stopped and any(action.kind == "up_to_date" for action in actions):

@@ -30,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from jobs.cli import selection, submitting
 
     runs = selection.find_runs(args.runs, args.runs_given or selection.sweep_names(args.runs))
+    runs += selection.follow_ups_of(args.runs, runs)
     states = selection.with_tags(selection.read_states(runs), args.tags)
     return submitting.submit_all(args, _plans(args, states))
 

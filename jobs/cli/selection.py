@@ -16,6 +16,7 @@ from disttrain.records.exit_causes import ENDED_BY_REQUEST
 from disttrain.records.run_directory import RunDir
 from jobs.cli.command_output import print_warning
 from jobs.cli.progress_bar import progress
+from jobs.core.follow_ups import parent
 from jobs.schedulers.interface import Doctor, ProfileSelection, Scheduler
 from jobs.schedulers.select import doctor_named, scheduler_named
 from jobs.status import run_state
@@ -79,6 +80,13 @@ def find_runs(root: Path, names: Iterable[str]) -> list[RunDir]:
         matches = runs_of(root, name) if name in known else [find_run(root, name)]
         runs |= {run.path: run for run in matches}
     return list(runs.values())
+
+
+def follow_ups_of(root: Path, runs: Sequence[RunDir]) -> list[RunDir]:
+    """The runs besides these that these submitted by `job.on_done` and `job.on_checkpoint`."""
+    existing = [run for sweep in dict.fromkeys(run.sweep for run in runs) for run in runs_of(root, sweep)]
+    known = {run_label(run) for run in runs}
+    return [run for run in existing if run not in runs and f"{run.sweep}/{parent(run.name)}" in known]
 
 
 def awaited_runs(root: Path, names: Iterable[str], own: Sequence[RunDir], flag: str) -> list[RunDir]:

@@ -33,6 +33,7 @@ from jobs.status.run_state import RunState, read_runs
 from jobs.submission import pipeline, report_job
 from jobs.submission.before import check_start_from, excluded_nodes_warning
 from jobs.submission.decide import Action, Kind, submission_time
+from jobs.submission.follow_ups import with_done_runs
 from jobs.submission.pipeline import Outcome, Plan
 from jobs.submission.plan import command_hashes, sweep_name
 from sweeps.expand import RunPlan, SweepPlan
@@ -66,7 +67,7 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
         args,
         name,
         expanded=expanded,
-        command_hashes=command_hashes(expanded, args.runs),
+        command_hashes=command_hashes(with_done_runs(expanded, args.runs), args.runs),
         tags=args.tags,
         note=args.note,
         annotates_runs=args.verb == "run",

@@ -17,7 +17,7 @@ from typing import Any
 from disttrain.errors import message_of
 from disttrain.records.json_files import CorruptFile, forbid_world_writes, read_json, read_json_or_none
 from disttrain.records.run_directory import Attempt, RunDir
-from jobs.core import journal, processes, requeue_policy
+from jobs.core import follow_ups, journal, processes, requeue_policy
 from jobs.core.attempt import DoNotRestart, open_attempt
 from jobs.node import peers
 from jobs.node.allocation import (
@@ -72,12 +72,20 @@ def run_agent(node: NodeContext, attempt: int | None = None) -> int:
 
 
 def _run(node: NodeContext, attempt: Attempt) -> TorchrunResult:
-    """Run torchrun, and record its exit code for the other nodes, if the file system allows it."""
+    """Run torchrun, and record its exit code for the other nodes, if the file system allows it.
+
+    Meanwhile node 0 of a scheduler's job submits the runs of `job.on_checkpoint`. It ends with torchrun.
+    """
+    has_follow_ups = node.rank == 0 and node.allocation is not None
+    if has_follow_ups and (command := follow_ups.checkpoint_command(node.run)) is not None:
+        processes.spawn(command, log=sys.stdout.fileno())
     result = launch(node, attempt)
     try:
         peers.record_node_exit(attempt, node.rank, result.code)
     except OSError as error:
         log_line(f"exit code {result.code} is not recorded: {message_of(error)}")
+    if has_follow_ups and result.cause is None and not attempt.stop.exists():  # else the job may end soon
+        follow_ups.submit_last(node.run)
     return result
 
 

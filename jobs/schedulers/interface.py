@@ -105,8 +105,8 @@ class Batch:
     after: Sequence[str] = ()
     """Ids of jobs that must end first. No effect where jobs run one at a time."""
     needs: Mapping[str, str] = field(default_factory=dict)
-    """Ids of jobs that must end well first, by the `sweep/run` of each. As `after`, no effect where jobs run
-    one at a time: each start looks at these runs itself."""
+    """Ids of jobs that must end well first, by the `sweep/run` of each; empty for a run without a job. As
+    `after`, no effect where jobs run one at a time: each start looks at these runs itself."""
     at_once: int | None = None
     """Largest number of these runs that may run at the same time; None: all of them."""
 

@@ -154,6 +154,8 @@ def _submit(allocation: CurrentAllocation, request: argparse.Namespace) -> dict[
     root, name = request.runs, sweep_name(request)
     scheduler, job_id = scheduler_named(allocation.scheduler), allocation.job_id
     expanded = _limited(run_plan(request, read_runs(root, name)), allocation.time_limit_min())
+    if any(run.config.job.on_done for run in expanded.runs):
+        raise ConfigError("a job by hand submits no other run; use submit.py run", at="job.on_done")
     plan = Plan(
         root,
         name,

@@ -43,6 +43,8 @@ class Action:
     """The refusal of its submission; set by `submit.carry_out`."""
     from_scratch: bool = False
     """Whether `submit.carry_out` sets the run's checkpoints aside, so that it trains from step 1."""
+    profile: Mapping[str, Any] | None = None
+    """Recorded site profile of the run that this one follows; None: the chosen one."""
 
     @property
     def submits(self) -> bool:

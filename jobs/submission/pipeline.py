@@ -25,6 +25,7 @@ from jobs.submission import report_job
 from jobs.submission.before import excluded_nodes_warning, warnings_for
 from jobs.submission.decide import Action, JobChains, chains_of, plan_actions, resume_actions
 from jobs.submission.dependencies import Dependencies, find_dependencies
+from jobs.submission.follow_ups import with_done_runs, without_blocked
 from jobs.submission.plan import discard_sweep_record, write_sweep_record
 from jobs.submission.prepare import PreparedRun, batch_of, prepare, submission_groups
 from jobs.submission.submit import carry_out
@@ -73,12 +74,14 @@ class Plan:
         return read_runs(self.root, self.sweep, progress=progress)
 
     def decide(self, states: Sequence[RunState]) -> list[Action]:
-        """The action for each wanted run."""
+        """The action for each wanted run, and for its follow-up of `job.on_done`."""
+        scratch = self.from_scratch
         if self.expanded is None:
-            return resume_actions(states, self.code_hash, self.named, from_scratch=self.from_scratch)
-        return plan_actions(
-            self.expanded, states, self.code_hash, self.command_hashes, from_scratch=self.from_scratch
-        )
+            actions = resume_actions(states, self.code_hash, self.named, from_scratch=scratch)
+        else:
+            wanted = with_done_runs(self.expanded, self.root)
+            actions = plan_actions(wanted, states, self.code_hash, self.command_hashes, from_scratch=scratch)
+        return without_blocked(actions)
 
     def warnings(self, actions: Sequence[Action], scheduler: Scheduler) -> list[str]:
         """One line each, on the runs that start."""
@@ -98,8 +101,7 @@ class Plan:
 
     def dependencies(self, actions: Sequence[Action], scheduler: Scheduler) -> Dependencies:
         """The jobs that these runs wait for. Raises `ConfigError` if the runs would wait for ever."""
-        starting = [RunDir(self.root / each.sweep / each.name) for each in actions if each.submits]
-        return find_dependencies(self.after, self.after_any, starting, scheduler)
+        return find_dependencies(self.after, self.after_any, actions, self.root, scheduler)
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def _run_record(
     commands: CommandReader,
 ) -> tuple[dict[str, Any], SiteProfile | None]:
     """Content of `run.json` (`records.RunRecord`) and the site profile."""
-    folder, recorded = Path.cwd(), None
+    folder, recorded = Path.cwd(), action.profile
     if action.plan is None:
         record = read_json(run.run_json)
         recorded = record.get("profile")
@@ -126,18 +126,16 @@ def submission_groups(
     Runs share an array if their batch scripts differ only in the run. With `chains`, they do so only if there
     is no other job: the limit of an array holds for this array alone. Runs that others wait for come first.
     """
-    if dependencies.first:
-        first = [each for each in prepared if each.run in dependencies.first]
-        rest = [each for each in prepared if each.run not in dependencies.first]
+    if dependencies.first or dependencies.parents:
+        prepared = sorted(prepared, key=lambda each: dependencies.rank(each.run))  # stable
         most = 1 if chains else most
-        return [group for part in (first, rest) for group in submission_groups(part, scheduler, most, chains)]
     single = [[each] for each in prepared]
     if most == 1 or not prepared:
         return single
     groups: list[list[PreparedRun]] = []
     newest: dict[str, list[PreparedRun]] = {}
     for each in prepared:
-        key = scheduler.batch_key(each.run, each.record, each.profile)
+        key = scheduler.batch_key(each.run, each.record, each.profile) + dependencies.group(each.run)
         if key not in newest or len(newest[key]) == most:
             groups.append([])
             newest[key] = groups[-1]

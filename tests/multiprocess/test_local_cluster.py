@@ -122,6 +122,26 @@ def test_a_run_starts_only_after_the_run_that_it_needs_is_done(
     assert started == sorted(started)
 
 
+@pytest.mark.slow
+def test_a_run_is_followed_by_those_of_its_checkpoints_and_of_its_end(
+    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("DISTTRAIN_LAUNCHER")
+    monkeypatch.chdir(tmp_path)
+    follow = 'job: {on_checkpoint: "look.py {checkpoint}", on_done: "look.py {run_dir} DONE"}\n'
+    Path("tiny.yaml").write_text(f"{EMULATED}checkpoint: {{every_steps: 3}}\n{follow}")
+    Path("look.py").write_text("import os, sys\nassert os.path.exists(os.path.join(*sys.argv[1:]))\n")
+    assert submit_py.main(["run", "tiny.yaml", "--cluster", "local", "--no-report"]) == 0
+    names = ["n1", "n1.done", "n1.step-00000003", "n1.step-00000006"]
+    wait_until(lambda: [state.name for state in read_runs(root)] == names)
+    ended = settled(root)
+    assert {name: (state.state, state.attempts) for name, state in ended.items()} == dict.fromkeys(
+        names, ("done", 1)
+    )
+    first = [attempt_of(ended[name].run).started for name in names]
+    assert first == sorted(first), "one at a time, in the order of submission"
+
+
 def attempt_of(run: RunDir, number: int = 0) -> AttemptRecord:
     return AttemptRecord.model_validate(read_json(run.attempt(number).record))
 

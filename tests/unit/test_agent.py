@@ -298,3 +298,36 @@ def test_the_end_of_a_needed_run_may_reach_the_node_late(
     if by == "revoked":
         assert code == EXIT_DO_NOT_REQUEUE
         assert claim["message"] == "it needs sweep/needed, which is not done (stopped)"
+
+
+@pytest.mark.parametrize(
+    ("result", "rank", "is_stopping", "last"),
+    [
+        (OK, 0, False, 1),
+        (FAILED, 0, False, 1),
+        (PREEMPTED, 0, False, 0),
+        (OK, 0, True, 0),
+        (OK, 1, False, 0),
+    ],
+)
+def test_node_0_submits_the_runs_of_checkpoints_unless_the_job_is_ending(
+    node: NodeContext,
+    monkeypatch: pytest.MonkeyPatch,
+    result: TorchrunResult,
+    rank: int,
+    is_stopping: bool,
+    last: int,
+) -> None:
+    record = read_json(node.run.run_json)
+    record["config"]["job"]["on_checkpoint"] = ["evaluate.py"]
+    write_json(node.run.run_json, record)
+    attempt = start(node)
+    if is_stopping:
+        write_json(attempt.stop, {"cause": "deadline"})
+    spawned: list[Any] = []
+    submitted: list[RunDir] = []
+    monkeypatch.setattr(agent.processes, "spawn", lambda command, **_: spawned.append(command))
+    monkeypatch.setattr(agent.follow_ups, "submit_last", submitted.append)
+    monkeypatch.setattr(agent, "launch", lambda *_: result)
+    agent._run(replace(node, rank=rank), attempt)
+    assert (len(spawned), len(submitted)) == (rank == 0, last)

@@ -93,6 +93,12 @@ def test_a_shape_beside_that_of_the_job_is_refused_on_every_node(start, capsys, 
     assert err.startswith(f"error: --{key}: ") if node == 0 else err == ""
 
 
+def test_a_job_by_hand_has_no_follow_up(start, capsys, tmp_path):
+    assert start("--job.on_done", "convert.py") == 93
+    assert capsys.readouterr().err.startswith("error: job.on_done: a job by hand submits no other run")
+    assert not list((tmp_path / "runs").glob("*/*/run.json"))
+
+
 def test_a_later_start_finds_the_newest_plan_of_its_job_with_a_run(tmp_path):
     for restart, job_id, run, time in (
         (0, "7", "a/b", "2026-01-02"),

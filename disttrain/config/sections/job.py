@@ -24,6 +24,21 @@ def _text(value: Any) -> Any:
     return value if isinstance(value, bool) or not isinstance(value, int | float) else str(value)
 
 
+def _words(value: Any) -> Any:
+    """The words of a command that is given as one line."""
+    if isinstance(value, str):
+        return tuple(shlex.split(value))
+    if isinstance(value, list | tuple):
+        return tuple(str(word) if isinstance(word, int | float) else word for word in value)
+    return value
+
+
+OF_A_FOLLOW_UP = ("run", "run_dir", "checkpoint_dir", "checkpoint", "step")
+"""Placeholders of `job.on_checkpoint`, values of the run it follows. `job.on_done` has the first three."""
+Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+"""A script or module and its arguments."""
+
+
 def _without_url(command: str) -> str:
     if "://" in command:
         raise PydanticCustomError(
@@ -130,3 +145,12 @@ class JobConfig(Section):
     on_end: NotInKey[Annotated[str, Field(min_length=1), AfterValidator(_without_url)] | None] = None
     """Shell command that is called at the end of the sweep, and after a run has failed. URLs are refused,
     because `run.json` records the command: put them into environment variables."""
+    on_checkpoint: NotInKey[Words] = ()
+    """A script or module with arguments, which runs as a run of its own for each committed checkpoint, on one
+    node: `evaluate.py {checkpoint}`. See [submitting.md](submitting.md#runs-that-follow-a-run)."""
+    on_done: NotInKey[Words] = ()
+    """The same, once, when the run is done: `convert.py {checkpoint_dir}`."""
+    follow_up_gpus: NotInKey[PositiveInt] = 1
+    """Ranks of such a run, each with a GPU where the run has one for each rank."""
+    follow_up_limit_min: NotInKey[PositiveFloat] = 60.0
+    """Time limit of such a run, in minutes."""

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from disttrain.records.json_files import CorruptFile, read_json
 from disttrain.records.run_directory import Attempt, RunDir
-from jobs.core import hook, journal, processes, run_code
+from jobs.core import follow_ups, hook, journal, processes, run_code
 from jobs.core.attempt import close_attempt, open_attempt
 from jobs.core.signals import wait_for_signal
 from jobs.node.allocation import log_line
@@ -66,6 +66,7 @@ def main(argv: list[str] | None = None) -> int:
             )
             return 0
         supervise(run, given.submission, given.job_id)
+        follow_ups.submit_last(run)  # from here on, no process is ended
     return 0
 
 

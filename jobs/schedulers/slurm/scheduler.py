@@ -296,7 +296,7 @@ def script_fields(batch: Batch) -> ScriptFields:
         python=sys.executable,
         profile=profile,
         after=batch.after,
-        needs=list(batch.needs.values()),
+        needs=[job_id for job_id in batch.needs.values() if job_id],
         at_once=batch.at_once,
         folders=run_code.folders_of_run(first, batch.record),
         excluded_nodes=batch.record.get("excluded_nodes") or (),
