@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
+from matplotlib.typing import LineStyleType
 
 from analysis.draw.style import (
     COLOURS,
@@ -16,7 +17,6 @@ from analysis.draw.style import (
     WIDTH,
     Axis,
     LegendItem,
-    Linestyle,
     curve_colour,
     errors,
     mark,
@@ -64,7 +64,7 @@ class Line(NamedTuple):
     colour: str
     title: str
     key: str
-    line: Linestyle = "-"
+    line: LineStyleType = "-"
     rings: bool = False
     """Rings in place of a line."""
 
@@ -75,7 +75,7 @@ class Guide(NamedTuple):
     xs: tuple[float, float]
     ys: tuple[float, float]
     label: str = "ideal"
-    line: Linestyle = "--"
+    line: LineStyleType = "--"
 
 
 class Segment(NamedTuple):

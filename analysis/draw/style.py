@@ -10,7 +10,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib import rc_params_from_file
@@ -18,6 +18,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.typing import LineStyleType
 
 from analysis.stats.estimates import Estimate
 from analysis.units import Unit, text
@@ -51,10 +52,9 @@ PHASE_NAMES = {
 }
 PHASE_COLOURS = dict(zip(PHASE_NAMES, ("c0", "c4", "wait", "c1", "c5", "c3", "other"), strict=True))
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
-Linestyle = Literal["-", "--", ":", "-.", ""] | tuple[float, Sequence[float]]
 Form = str | Callable[[float, float], str]
 """Format of `x`, or a function of it and the number of its tick."""
-DASHES: tuple[Linestyle, ...] = (
+DASHES: tuple[LineStyleType, ...] = (
     "-", "--", ":", "-.", (0, (8, 2)), (0, (4, 2, 1, 2, 1, 2)), (0, (2, 1)), (0, (8, 2, 1, 2, 1, 2)),
 )  # fmt: skip
 """Of lines of one colour, which differ in size."""
@@ -105,7 +105,7 @@ class LegendItem(NamedTuple):
 
     label: str
     colour: str
-    line: Linestyle = ""
+    line: LineStyleType = ""
     """A line in place of a box."""
     key: str | None = None
     """Key of the marks that the entry highlights."""
