@@ -16,7 +16,8 @@ from analysis.read.run_table import column_value
 from disttrain.config.dotted_keys import get_key
 from disttrain.config.stop_time import DEADLINE_VARIABLES
 from disttrain.records.heartbeat import SCRIPT_TIMEOUT_VARIABLE
-from disttrain.records.run_directory import ATTEMPT, CHECKPOINT_DIR, RUN_DIR, SAVED, STOP_SIGNAL
+from disttrain.records.run_directory import ATTEMPT, CHECKPOINT_DIR, RUN_DIR, SAVED, STOP_SIGNAL, RunDir
+from disttrain.records.tracking import tracking_variables
 
 Part = Literal["config", "code", "environment"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -26,6 +27,7 @@ ABSENT = "\N{EN DASH}"
 
 _OF_ONE_START = {
     *DEADLINE_VARIABLES, RUN_DIR, ATTEMPT, CHECKPOINT_DIR, SAVED, STOP_SIGNAL, SCRIPT_TIMEOUT_VARIABLE,
+    *tracking_variables(RunDir(Path()), ""),
 }  # fmt: skip
 """Variables that follow from the time of a start, from the run directory, and from how a job is ended."""
 _SEARCH_PATH = "PYTHONPATH"

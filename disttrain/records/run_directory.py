@@ -16,6 +16,8 @@ CHECKPOINT_DIR = "DISTTRAIN_CHECKPOINT_DIR"
 """Environment variable of a `command`: `checkpoints` of its run directory."""
 SAVED = "DISTTRAIN_SAVED"
 """Environment variable of a `command`: a file in `checkpoints` to touch after a save elsewhere."""
+SAVED_NAME = "saved"
+"""Name of that file."""
 STOP_SIGNAL = "DISTTRAIN_STOP_SIGNAL"
 """Environment variable of a `command`: name of the signal by which the agent asks its processes to stop."""
 

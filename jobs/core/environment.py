@@ -18,10 +18,12 @@ from disttrain.records.run_directory import (
     CHECKPOINT_DIR,
     RUN_DIR,
     SAVED,
+    SAVED_NAME,
     STOP_SIGNAL,
     Attempt,
     RunDir,
 )
+from disttrain.records.tracking import tracking_variables
 
 SETUP_EXIT_VARIABLE = "DISTTRAIN_NODE_SETUP_EXIT"
 """Variable of an agent with the exit code of its node's set-up, where that ended early. No rank can start."""
@@ -152,8 +154,14 @@ def command_variables(run: RunDir, attempt: Attempt, config: Mapping[str, Any]) 
         ATTEMPT: _derived(str(attempt.number), "number of this start of the run, from 0"),
         CHECKPOINT_DIR: _derived(str(run.checkpoints), "a new file in it counts as progress of the run"),
         STOP_SIGNAL: _derived(config["job"]["stop_signal"], "job.stop_signal"),
-        SAVED: _derived(str(run.checkpoints / "saved"), "to touch after a save elsewhere, which then counts"),
+        SAVED: _derived(str(run.checkpoints / SAVED_NAME), "to touch after a save elsewhere"),
     }
+
+
+def tracking_of_run(run: RunDir, run_key: str) -> dict[str, AddedVariable]:
+    """Variables of W&B and MLflow, which hold where the user has not set them."""
+    reason = "all starts of the run are one run of W&B, and of MLflow"
+    return {name: _derived(value, reason) for name, value in tracking_variables(run, run_key).items()}
 
 
 def idle_limit_s(record: Mapping[str, Any]) -> float | None:

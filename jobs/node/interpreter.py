@@ -10,6 +10,7 @@ output in `LOGS/rank-RRRRR.log`, numbered by node where a node has one process.
 """
 
 import ctypes
+import json
 import os
 import platform
 import signal
@@ -69,6 +70,7 @@ def _start_process(logs: str, folder: str, *words: str) -> None:
     if sys.platform == "linux":  # else a killed launcher would leave orphans that train on
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.chdir(folder)
+    _continue_tracking(int(number))
     if words[0] == "-m" or words[0].endswith(".py"):
         # `-P` keeps the working directory out of the module search path: the copy of a module is on it
         options = ["-P"] if words[0] == "-m" and sys.version_info >= (3, 11) else []
@@ -80,6 +82,30 @@ def _start_process(logs: str, folder: str, *words: str) -> None:
         os.execvp(words[0], words)
     except OSError as error:
         sys.exit(f"cannot start {words[0]}: {error.strerror}")
+
+
+def _continue_tracking(number: int) -> None:
+    """Give other ranks than the first, if they report to W&B, runs of their own; and the first one the MLflow
+    run of an earlier start, which has the tag that the agent chose."""
+    environ, tag = os.environ, "disttrain.id"
+    try:
+        value = json.loads(environ["MLFLOW_RUN_CONTEXT"])[tag]
+    except (KeyError, ValueError):  # the user's own
+        return
+    if number and environ.get("WANDB_RUN_ID") == value:
+        environ["WANDB_RUN_ID"] += f"-{number}"
+    is_over = number or "MLFLOW_TRACKING_URI" not in environ or "MLFLOW_RUN_ID" in environ
+    if is_over or environ["DISTTRAIN_ATTEMPT"] == "0":
+        return
+    try:
+        from mlflow import MlflowClient
+
+        client = MlflowClient()
+        experiments = [each.experiment_id for each in client.search_experiments()]
+        for run in client.search_runs(experiments, f"tags.`{tag}` = '{value}'", max_results=1):
+            environ["MLFLOW_RUN_ID"] = run.info.run_id
+    except Exception as error:  # a server that does not answer is the program's to report
+        print(f"the MLflow run of earlier starts is unknown: {error}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -193,10 +193,11 @@ def variables_of_ranks(
     if command is not None:
         node.run.checkpoints.mkdir(exist_ok=True)
         added |= environment.command_variables(node.run, attempt, config)
+        derived = environment.tracking_of_run(node.run, record["run_key"])
         if environment.idle_limit_s(record):
-            given = {*added, *os.environ}
-            evidence = environment.evidence_variables(attempt)
-            added |= {name: variable for name, variable in evidence.items() if name not in given}
+            derived |= environment.evidence_variables(attempt)
+        given = {*added, *os.environ}
+        added |= {name: variable for name, variable in derived.items() if name not in given}
     end = node.allocation.end_time() if node.allocation else None
     if end is None:
         started = datetime.fromisoformat(read_json(attempt.record)["started"]).timestamp()

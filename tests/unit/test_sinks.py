@@ -1,7 +1,10 @@
-"""Sinks: TensorBoard's files and MLflow's store, read by their own readers; a full disk."""
+"""Sinks: TensorBoard's files, MLflow's store and W&B's offline files; a full disk."""
 
 import errno
+import json
 import os
+import struct
+import sys
 import time
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
+from disttrain.records.tracking import tracking_variables
 from disttrain.runtime import log
 from disttrain.telemetry import sinks
 from disttrain.telemetry.background_writer import BackgroundWriter
@@ -98,8 +102,8 @@ def stored(run):
     return client, client.search_runs([experiment.experiment_id], order_by=["attributes.run_name"])
 
 
-def take(run, attempt, values, **metrics):
-    sink = open_sink("mlflow", run.attempt(attempt))
+def take(run, attempt, values, name="mlflow", **metrics):
+    sink = open_sink(name, run.attempt(attempt))
     for step, value in values:
         sink.scalars(step, {"loss/train": value})
     write_json(run.metrics, {"schema_version": 1, **metrics})
@@ -133,3 +137,61 @@ def test_a_store_that_fails_costs_a_line_and_does_not_end_the_run(run, monkeypat
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////proc/no/such/folder/mlflow.db")
     take(run, 0, [(1, 3.0)], status="completed", steps=1)
     assert errors == ["MLflow record is incomplete"]
+
+
+def offline_records(path):
+    """Records of a `.wandb` file: blocks of 32 KiB with pieces (checksum, length, type: whole, first, middle,
+    last) after 7 bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, whole = path.read_bytes(), 7, b""
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+        whole += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):
+            yield Record.FromString(whole)
+            whole = b""
+
+
+def of_kind(kind, *attempts):
+    records = [record for records in attempts for record in records]
+    return [getattr(record, kind) for record in records if record.WhichOneof("record_type") == kind]
+
+
+def test_a_run_is_one_run_in_wandb_through_all_attempts(run, monkeypatch):
+    pytest.importorskip("wandb")
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    for name, value in {"WANDB_MODE": "offline", "WANDB_NAME": "mine"}.items():
+        monkeypatch.setenv(name, value)
+    variables = tracking_variables(run.identified(create=True), "abc")
+    for name in variables.keys() - {"WANDB_NAME"}:
+        monkeypatch.setenv(name, "")  # the sink's own are forgotten after the test
+        monkeypatch.delenv(name)
+    take(run, 0, [(1, 3.0), (2, 2.5)], "wandb", status="stopped", steps=2)
+    take(run, 1, [(2, 2.4), (3, 2.0)], "wandb", status="completed", steps=3, samples_per_s=12.5)
+    files = sorted(run.path.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
+    attempts = [[*offline_records(path)] for path in files]
+    named = {(each.run_id, each.run_group, each.display_name) for each in of_kind("run", *attempts)}
+    assert named == {(variables["WANDB_RUN_ID"], "demo", "mine")}
+    curves = []
+    for records in attempts:
+        points = [
+            {item.key or item.nested_key[0]: json.loads(item.value_json) for item in each.item}
+            for each in of_kind("history", records)
+        ]
+        curves.append([(point["step"], point["loss/train"]) for point in points])
+    assert curves == [[(1, 3.0), (2, 2.5)], [(2, 2.4), (3, 2.0)]]
+    assert [each.exit_code for each in of_kind("exit", *attempts)] == [0, 0]
+
+
+@pytest.mark.parametrize("name", ["mlflow", "wandb"])
+def test_a_sink_whose_package_is_not_installed_is_refused(attempt, monkeypatch, name):
+    for module in ("mlflow.tracking", "wandb"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=rf"{name} is not installed: pip install 'disttrain\[{name}\]'"):
+        open_sink(name, attempt)
