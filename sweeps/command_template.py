@@ -11,10 +11,18 @@ from disttrain.config.config_tree import Config
 from disttrain.config.dotted_keys import flat_values
 from disttrain.config.parsing import SWEEP_SECTIONS
 from disttrain.errors import ConfigError, either, nearest
-from disttrain.records.run_json import LAUNCHERS, PLACEHOLDERS, doubled, has_placeholder, of_processes
+from disttrain.records.run_json import (
+    CHECKPOINT,
+    LAUNCHERS,
+    PLACEHOLDERS,
+    doubled,
+    has_placeholder,
+    of_processes,
+)
 
 REPEAT = "repeat"
 """Name of the number of a repeat, from 0."""
+_RESUME_ARGS = "job.resume_args"
 
 
 def is_free(key: str) -> bool:
@@ -52,17 +60,19 @@ def filled(config: Config, axes: Mapping[str, Any], repeat: int, at: Callable[[s
     own = (REPEAT, *PLACEHOLDERS, *processes)
     words = {
         "command": config.command,
+        _RESUME_ARGS: config.job.resume_args,
         **{f"job.env.{name}": (text,) for name, text in config.job.env.items()},
     }
     values = {key: value for key, value in flat_values(config.as_dict()).items() if key not in words}
     values |= {key: value for key, value in axes.items() if is_free(key)}
-    values |= {name: f"{{{name}}}" for name in own} | {REPEAT: repeat}
+    values |= {name: f"{{{name}}}" for name in (*own, CHECKPOINT)} | {REPEAT: repeat}
     used: set[str] = set()
     for key, given in words.items():
         names = names_in(key, given, at(key))
         unknown = next((name for name in names if name not in values), None)
         if unknown is None:
-            unknown = next((name for name in names if name in processes and key != "command"), None)
+            places = {CHECKPOINT: _RESUME_ARGS} | dict.fromkeys(processes, "command")
+            unknown = next((name for name in names if places.get(name, key) != key), None)
         if unknown is not None:
             hint = _of_other_launchers(unknown, key, config.job.launcher)
             hint = hint or nearest(unknown, values) or "; a literal brace is {{ or }}"
@@ -74,10 +84,11 @@ def filled(config: Config, axes: Mapping[str, Any], repeat: int, at: Callable[[s
         if key not in used:
             hint = nearest(key, used)
             raise ConfigError(f"{key} is no config key, and the command has no {{{key}}}{hint}", at=at(key))
+    resume = tuple(_filled(word, values, (*PLACEHOLDERS, CHECKPOINT)) for word in config.job.resume_args)
     env = {name: _filled(text, values, PLACEHOLDERS) for name, text in config.job.env.items()}
     command = tuple(_filled(word, values, (*PLACEHOLDERS, *processes)) for word in config.command)
     return config.model_copy(
-        update={"command": command, "job": config.job.model_copy(update={"env": env})},
+        update={"command": command, "job": config.job.model_copy(update={"env": env, "resume_args": resume})},
     )
 
 

@@ -364,6 +364,7 @@ REFUSALS: Sequence[Rule] = (
             "stop_signal": "gets signals of its own",
             "workdir": "writes into its run directory alone",
             "launcher": "is started by torchrun",
+            "resume_args": "resumes by itself",
             "script_step_timeout_s": "has job.step_timeout_s",
             "idle_timeout_min": "has job.step_timeout_s",
         }.items()

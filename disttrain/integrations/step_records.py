@@ -11,13 +11,15 @@ from contextlib import ExitStack
 from typing import Any
 
 from disttrain.errors import ConfigError
+from disttrain.runtime.torch_version import require_torch
 
 _missing: Exception | None = None
 INPUT = OTHER = 0
 try:  # an environment of the user may lack packages, or have an older torch
+    require_torch()
     from disttrain.engine.own_loop import LoopTelemetry
     from disttrain.telemetry.step_clock import INPUT, OTHER
-except (ImportError, AttributeError) as error:
+except (ConfigError, ImportError) as error:
     _missing = error
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from disttrain.records.json_files import read_json_or_none
@@ -17,6 +18,8 @@ PLACEHOLDERS = ("run", "run_dir", "checkpoint_dir", "attempt")
 """Placeholders of a run's own values, such as `{run_dir}`, which its nodes fill in. A config keeps them as
 text, so that the key of a run does not depend on its folder. A word with a placeholder has its literal braces
 doubled. In a word without one, braces are literal."""
+CHECKPOINT = "checkpoint"
+"""Placeholder of `job.resume_args` alone: the checkpoint that a start resumes from."""
 LAUNCHERS: Mapping[str, tuple[str, ...]] = {
     "torchrun": (),
     "node": ("NODE_RANK", "NNODES", "MASTER_ADDR", "MASTER_PORT"),
@@ -72,10 +75,13 @@ def differs_by_run(word: str) -> bool:
     return any(f"{{{name}}}" in word for name in PLACEHOLDERS if name != "attempt")
 
 
-def fill(config: Mapping[str, Any], run: RunDir, attempt: int) -> dict[str, Any]:
+def fill(
+    config: Mapping[str, Any], run: RunDir, attempt: int, checkpoint: Path | None = None
+) -> dict[str, Any]:
     """A config of `run.json` with the values of the run in its `command` and in `job.env`.
 
-    Words of the command with a placeholder of the processes keep that.
+    Words of the command with a placeholder of the processes keep that. `job.resume_args` follow the command
+    of an attempt that resumes from a `checkpoint`.
     """
     values = (run.name, run.path.absolute(), run.checkpoints.absolute(), attempt)
     texts = dict(zip(PLACEHOLDERS, map(str, values), strict=True))
@@ -84,6 +90,9 @@ def fill(config: Mapping[str, Any], run: RunDir, attempt: int) -> dict[str, Any]
     command = {}
     if "command" in config:
         command["command"] = [filled(word, texts, later) for word in config["command"]]
+        if checkpoint is not None:
+            texts[CHECKPOINT] = str(checkpoint)
+            command["command"] += [filled(word, texts) for word in config["job"]["resume_args"]]
     return {**config, **command, "job": {**config["job"], "env": env}}
 
 

@@ -16,7 +16,14 @@ from typing import Any
 from disttrain.errors import message_of
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.json_files import read_json, read_json_or_none, write_json
-from disttrain.records.run_directory import CHECKPOINT_DIR, SAVED, Attempt, RunDir, checkpoint_steps
+from disttrain.records.run_directory import (
+    CHECKPOINT_DIR,
+    SAVED,
+    SAVED_NAME,
+    Attempt,
+    RunDir,
+    checkpoint_steps,
+)
 from disttrain.records.run_json import ranks_per_node
 from jobs.core import journal, requeue_policy
 from jobs.core.classify_exit import ExitStatus, classify_exit
@@ -180,6 +187,18 @@ def newest_checkpoint(run: RunDir) -> int | None:
     if "command" in config:
         return _newest_file(run.checkpoints)
     return next(iter(checkpoint_steps(checkpoint_folder(run, config))), None)
+
+
+def resumed_checkpoint(run: RunDir, attempt: Attempt) -> Path | None:
+    """The newest file or folder among the checkpoints of a command; the folder itself after saves elsewhere.
+
+    None if there was no checkpoint when the attempt began, which all nodes read in the same record.
+    """
+    if read_json(attempt.record)["checkpoint_before"] is None:
+        return None
+    entries = [path for path in run.checkpoints.absolute().iterdir() if not path.name.startswith(".")]
+    saves = [path for path in entries if path.name != SAVED_NAME]
+    return max(saves, key=lambda path: (path.stat().st_mtime, path.name), default=run.checkpoints.absolute())
 
 
 def checkpoint_folder(run: RunDir, config: Mapping[str, Any]) -> Path:

@@ -163,7 +163,8 @@ def command_of_run(run: RunDir, record: Mapping[str, Any]) -> RunCommand | None:
     folder, config = Path(code["folder"]), record["config"]
     copy = (run.path.parent.parent / code["path"]).absolute() if code["path"] else None
     source = Path(code["source"]) if code["source"] else None
-    workdir = {"code": copy, "run": run.path.absolute()}.get(config["job"]["workdir"]) or folder
+    folders = {"code": copy, "run": run.path.absolute(), "checkpoints": run.checkpoints.absolute()}
+    workdir = folders.get(config["job"]["workdir"]) or folder
     return RunCommand(config["command"], folder, source, copy, workdir)
 
 

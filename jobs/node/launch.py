@@ -27,7 +27,7 @@ from disttrain.records.run_json import fill, ranks_per_node
 from jobs.checks import rank_python
 from jobs.checks.rank_python import RankPython, words_of
 from jobs.core import environment, processes, requeue_policy, run_code, secrets_file
-from jobs.core.attempt import is_current
+from jobs.core.attempt import is_current, resumed_checkpoint
 from jobs.node import (
     interpreter,
     node_environment,
@@ -86,7 +86,9 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
     record = read_json(node.run.run_json)
     if (problem := run_code.code_problem(node.run, record)) is not None:
         raise _Refused(problem)
-    record = {**record, "config": fill(record["config"], node.run, attempt.number)}
+    config = record["config"]
+    checkpoint = resumed_checkpoint(node.run, attempt) if config["job"].get("resume_args") else None
+    record = {**record, "config": fill(config, node.run, attempt.number, checkpoint)}
     of_command = run_code.command_of_run(node.run, record)
     problem = of_command.problem if of_command else None
     if (code := os.environ.get(environment.SETUP_EXIT_VARIABLE)) is not None:

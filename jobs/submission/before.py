@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Collection, Sequence
@@ -18,7 +19,7 @@ from disttrain.config.sections.compute import KNOWN_BACKENDS
 from disttrain.config.without_effect import options_without_effect
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError
 from disttrain.records.checkpoint import refuse_missing
-from disttrain.records.run_json import differs_by_run
+from disttrain.records.run_json import differs_by_run, has_placeholder
 from jobs.core.code_copy import script_file
 from jobs.core.run_code import CODE_ROOT
 from jobs.fabric.lint import FindingSeverity, lint
@@ -131,10 +132,26 @@ def _knows_its_run(run: RunPlan) -> bool:
     """Also of a script that may read DISTTRAIN_RUN_DIR, or use `Trainer`."""
     config = run.config
     words = [*config.command, *config.job.env.values()]
-    if config.job.workdir == "run" or any(map(differs_by_run, words)):
+    if config.job.workdir in ("run", "checkpoints") or any(map(differs_by_run, words)):
         return True
+    return _may_read_variables(config)
+
+
+def _may_read_variables(config: Config) -> bool:
     script = script_file(config.command, Path.cwd())
     return script is None or b"disttrain" in script.read_bytes().lower()
+
+
+def check_resume_args(config: Config) -> None:
+    """Raise `ConfigError` for `job.resume_args` of a command that cannot know its folder of checkpoints."""
+    text = " ".join([*config.command, *config.job.env.values()])
+    is_given = config.job.workdir == "checkpoints" or has_placeholder(text, ("checkpoint_dir", "run_dir"))
+    if config.job.resume_args and not (is_given or _may_read_variables(config)):
+        raise ConfigError(
+            f"job.resume_args={shlex.join(config.job.resume_args)}: no start will find a checkpoint, as the "
+            "command does not know the folder to save to: give it {checkpoint_dir}, or set "
+            "job.workdir=checkpoints"
+        )
 
 
 def check_start_from(

@@ -24,7 +24,7 @@ from jobs.core.code_copy import CommandReader
 from jobs.core.journal import utc_now
 from jobs.status.run_folders import runs_of
 from jobs.status.run_state import RunState
-from jobs.submission.before import check_plug_ins
+from jobs.submission.before import check_plug_ins, check_resume_args
 from sweeps.base_config import first_difference
 from sweeps.expand import (
     GPUS,
@@ -65,13 +65,14 @@ def sweep_name(args: argparse.Namespace) -> str:
 def command_hashes(plan: SweepPlan, root: Path) -> dict[tuple[str, ...], str]:
     """Hash of the present code of each command of a plan that is started in the working directory.
 
-    Raises `ConfigError` for a script that does not exist or cannot be copied, and for
-    `job.workdir: code` without a copy.
+    Raises `ConfigError` for a script that does not exist or cannot be copied, for `job.workdir: code`
+    without a copy, and for `job.resume_args` of a command that cannot know its folder of checkpoints.
     """
     reader = CommandReader(root)
     found: dict[tuple[str, ...], str] = {}
     for config in (run.config for run in plan.runs if run.config.command):
         found[config.command] = code = reader.read(config.command, Path.cwd())["hash"] or ""
+        check_resume_args(config)
         if config.job.workdir == "code" and not code:
             raise ConfigError(
                 "job.workdir: code needs a copy of the code, and an installed module has none; use run"

@@ -93,6 +93,34 @@ def test_a_script_is_stopped_by_its_signal_and_started_again(folder: Path) -> No
     assert (done.state, done.attempts, done.stale) == ("done", 2, False)
 
 
+RESUMES = """\
+import os, pathlib, sys
+
+print(sys.argv[1:], os.environ["WANDB_NAME"], os.environ["WANDB_RUN_GROUP"], flush=True)
+if len(sys.argv) == 1:
+    for name in ("model-2.pt", "model-1.pt", "saved", ".half"):
+        pathlib.Path(name).touch()
+    os.utime("model-2.pt", (9e9, 9e9))
+    os.utime("saved", (9.1e9, 9.1e9))
+    sys.exit(1)
+"""
+
+
+def test_a_start_that_finds_a_checkpoint_has_the_arguments_to_resume(folder: Path) -> None:
+    (folder / "own.py").write_text(RESUMES)
+    options = ["job.workdir=checkpoints", "job.resume_args=--from {checkpoint} --as '{run} {{}}'"]
+    options += ["job.env.WANDB_NAME=mine"]
+    assert start(variables=options) == 0
+    settled(folder / "runs")
+    assert start(variables=options) == 0
+    (done,) = settled(folder / "runs").values()
+    run = only_run(folder)
+    first, second = (run.attempt(number).rank_log(0).read_text().strip() for number in range(2))
+    arguments = ["--from", str(run.checkpoints / "model-2.pt"), "--as", f"{run.name} {{}}"]
+    assert (first, second) == ("[] mine s", f"{arguments} mine s")
+    assert done.state == "done"
+
+
 @pytest.mark.parametrize("workdir", ["run", "code"])
 def test_the_working_directory_is_chosen(folder: Path, workdir: str) -> None:
     (folder / "own.py").write_text("import os; print(os.getcwd())")

@@ -15,13 +15,16 @@ from tests.support.minicluster import MiniCluster
 from tests.support.requeued import Job, preempt
 
 FOLDER = Path(__file__).parents[1] / "support" / "programs"
-PROGRAMS = ["raw_ddp", "lightning_fit", "fabric_loop", "hf_trainer", "accelerate_loop", "ignite_engine"]
-UNEDITED = ("ignite_engine",)
-"""Programs that import nothing of this project."""
+UNEDITED = {
+    "nanogpt_loop": (["--out_dir={checkpoint_dir}"], ["job.resume_args=--init_from=resume"]),
+    "ignite_engine": (["--output_dir={checkpoint_dir}"], ["job.resume_args=--resume_from={checkpoint}"]),
+}
+"""Programs that import nothing of this project: arguments, and those of a start that resumes."""
+PROGRAMS = ["raw_ddp", "lightning_fit", "fabric_loop", "hf_trainer", "accelerate_loop", *UNEDITED]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # twelve processes import torch and a framework, three times
+@pytest.mark.timeout(1800)  # fourteen processes import torch and a framework, three times
 def test_programs_resume_after_a_pre_emption_and_after_a_killed_rank(
     slurm: MiniCluster, tmp_path: Path
 ) -> None:
@@ -30,11 +33,13 @@ def test_programs_resume_after_a_pre_emption_and_after_a_killed_rank(
     options = ["--cluster", "slurm", "--nodes", "2", "--no-report", "--set", "resources.device=cpu"]
     jobs = {}
     for program in PROGRAMS:
-        slurm.submit("run", *options, "job.time_limit_min=20", "--", f"{program}.py", cwd=tmp_path)
+        always, resumed = UNEDITED.get(program, ((), ()))
+        given = ["job.time_limit_min=30", *resumed]
+        slurm.submit("run", *options, *given, "--", f"{program}.py", *always, cwd=tmp_path)
         (path,) = (tmp_path / "runs" / program).glob("*/run.json")
         jobs[program] = Job(slurm, RunDir(path.parent))
     wait_until(lambda: all(len(list(job.run.path.glob("waits-*"))) == 2 for job in jobs.values()))
-    slurm.ask("scontrol", "update", "partition=gpu", "GraceTime=300")  # twelve processes end at once
+    slurm.ask("scontrol", "update", "partition=gpu", "GraceTime=300")  # fourteen processes end at once
     try:
         preempt(slurm)
         ends = {program: job.wait_for_end().state for program, job in jobs.items()}

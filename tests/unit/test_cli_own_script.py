@@ -165,6 +165,13 @@ def test_figures_that_a_script_reports(capsys: pytest.CaptureFixture[str]) -> No
         ("run --set optim.lr=1 -- train.py", "optim.lr has no effect on a command"),
         ("run -- train.py {run_dri}", "did you mean 'run_dir'?"),
         ("run --set job.workdir=code -- -m torch.utils.collect_env", "job.workdir: code needs a copy"),
+        (
+            "run --set job.resume_args=--init_from=resume -- train.py",
+            "job.resume_args=--init_from=resume: no start will find a checkpoint, as the command does not "
+            "know the folder to save to: give it {checkpoint_dir}, or set job.workdir=checkpoints",
+        ),
+        ("run --set job.resume_args=-r={rank} -- train.py", "job.resume_args: {rank} is neither an axis nor"),
+        ("run -- train.py {checkpoint}", "command: {checkpoint} is neither an axis nor a config key"),
         ("run own.yaml", "{lr} is neither an axis nor a config key"),
     ],
 )

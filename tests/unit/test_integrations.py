@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -12,9 +13,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from disttrain.integrations import checkpoint_dir, loop, saved, stop_requested
+from disttrain.integrations import checkpoint_dir, loop, saved, step_records, stop_requested
 from disttrain.integrations.step_records import StepRecords
 from disttrain.records.run_directory import CHECKPOINT_DIR, SAVED, STOP_SIGNAL
+from disttrain.runtime import torch_version
 from disttrain.runtime.stop_signals import StopSignals
 
 ROOT = Path(__file__).parents[2]
@@ -151,6 +153,18 @@ def test_rank_0_marks_a_save_elsewhere(
     monkeypatch.setenv(SAVED, str(tmp_path / "saved"))
     saved()
     assert (tmp_path / "saved").exists() == touches
+
+
+def test_beside_an_older_torch_no_step_is_recorded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(torch_version, "LOWEST", "99.0")
+        older = runpy.run_path(step_records.__file__)["StepRecords"]()
+    older.begin(None, None, steps=1, samples_per_step=1)
+    older.step_done()
+    assert "the steps are not recorded: " in (text := capsys.readouterr().err)
+    assert "need 99.0 or newer" in text
 
 
 def test_steps_that_cannot_be_measured_are_not_recorded_and_the_training_goes_on(

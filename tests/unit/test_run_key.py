@@ -58,9 +58,9 @@ def test_excluded_from_the_key_are_fields_that_cannot_change_the_numbers():
         train.log_every job.time_limit_min job.max_attempts job.max_requeues job.rendezvous_timeout_s
         job.stop_lead_s job.stop_check_s job.preflight job.setup_timeout_s job.step_timeout_s
         job.checkpoint_timeout_s job.evaluation_timeout_s job.collective_timeout_s job.script_step_timeout_s
-        job.idle_timeout_min job.stop_signal job.secrets job.on_end job.on_checkpoint job.on_done
-        job.follow_up_gpus job.follow_up_limit_min checkpoint.every_s checkpoint.keep checkpoint.dir
-        telemetry.profiled_steps telemetry.full_records telemetry.flush_every_s
+        job.idle_timeout_min job.stop_signal job.resume_args job.secrets job.on_end job.on_checkpoint
+        job.on_done job.follow_up_gpus job.follow_up_limit_min checkpoint.every_s checkpoint.keep
+        checkpoint.dir telemetry.profiled_steps telemetry.full_records telemetry.flush_every_s
         telemetry.gpu_every_s telemetry.fields telemetry.sinks profile.steps profile.ranks
     """
     assert [key for key, field in FIELDS.items() if is_excluded_from_key(field)] == excluded.split()

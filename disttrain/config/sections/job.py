@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from disttrain.config.sections.base import WITHOUT_VALUE, NotInKey, Section
+from disttrain.config.sections.base import WITHOUT_VALUE, NotInKey, Section, Words
 
 
 def _text(value: Any) -> Any:
@@ -129,9 +129,13 @@ class JobConfig(Section):
     """Program that starts a `command`, see [own-script.md](own-script.md#launchers). `torchrun`: one Python
     process for each rank. `node`: one process on each node, such as the launcher of another framework or a
     shell script. `rank`: one process for each rank. With `node` and `rank`, it may be any executable."""
-    workdir: Literal["submit", "run", "code"] = "submit"
-    """Working directory of a `command`. `submit`: that of the submission. `run`: the run directory. `code`:
-    the root of the copy of the code, which runs with the same code share."""
+    resume_args: NotInKey[Words] = ()
+    """Words at the end of a `command`, such as `--init_from=resume`, in each start that finds a checkpoint in
+    the folder of its checkpoints. `{checkpoint}` is the newest file or folder there."""
+    workdir: Literal["submit", "run", "checkpoints", "code"] = "submit"
+    """Working directory of a `command`. `submit`: that of the submission. `run`: the run directory.
+    `checkpoints`: the folder of its checkpoints. `code`: the root of the copy of the code, which runs with
+    the same code share."""
     env: dict[str, Annotated[str, BeforeValidator(_text)]] = {}  # noqa: RUF012 -- pydantic copies it
     """Environment variables of every rank; they override derived ones. Values may have placeholders, such as
     `{run_dir}`, see [own-script.md](own-script.md#sweeps). The value of a secret stands in no name, record or

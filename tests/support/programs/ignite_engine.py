@@ -1,7 +1,6 @@
-"""An engine of PyTorch Ignite with its checkpoint handler."""
+"""An engine of PyTorch Ignite with its checkpoint handler: `--output_dir`, `--resume_from`."""
 
-import os
-from pathlib import Path
+import argparse
 
 import disturbance
 import ignite.distributed as idist
@@ -9,7 +8,10 @@ import torch
 from ignite.engine import Engine, Events
 from ignite.handlers import Checkpoint, DiskSaver
 
-FOLDER = Path(os.environ["DISTTRAIN_CHECKPOINT_DIR"])
+parser = argparse.ArgumentParser()
+parser.add_argument("--output_dir", required=True)
+parser.add_argument("--resume_from")
+args = parser.parse_args()
 
 
 def main(local_rank):
@@ -29,11 +31,10 @@ def main(local_rank):
 
     trainer = Engine(update)
     parts = {"model": model, "optimizer": optimizer, "trainer": trainer}
-    saver = Checkpoint(parts, DiskSaver(str(FOLDER), require_empty=False), n_saved=2)
+    saver = Checkpoint(parts, DiskSaver(args.output_dir, require_empty=False), n_saved=2)
     trainer.add_event_handler(Events.ITERATION_COMPLETED(every=5), saver)
-    saved = sorted(FOLDER.glob("*.pt"), key=lambda path: path.stat().st_mtime)
-    if saved:
-        Checkpoint.load_objects(parts, torch.load(saved[-1], map_location="cpu"))
+    if args.resume_from:
+        Checkpoint.load_objects(parts, torch.load(args.resume_from, map_location="cpu"))
     first = trainer.state.iteration
     trainer.run(loader, max_epochs=2, epoch_length=10)
     if idist.get_rank() == 0:
