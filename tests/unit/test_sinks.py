@@ -17,6 +17,7 @@ from disttrain.runtime import log
 from disttrain.telemetry import sinks
 from disttrain.telemetry.background_writer import BackgroundWriter
 from disttrain.telemetry.sinks import Sinks, open_sink, tensorboard
+from tests.support.jobs import wait_until
 
 mlflow = pytest.importorskip("mlflow.tracking")
 
@@ -174,8 +175,13 @@ def test_a_run_is_one_run_in_wandb_through_all_attempts(run, monkeypatch):
         monkeypatch.delenv(name)
     take(run, 0, [(1, 3.0), (2, 2.5)], "wandb", status="stopped", steps=2)
     take(run, 1, [(2, 2.4), (3, 2.0)], "wandb", status="completed", steps=3, samples_per_s=12.5)
-    files = sorted(run.path.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
-    attempts = [[*offline_records(path)] for path in files]
+
+    def read():
+        files = sorted(run.path.glob("wandb/offline-run-*/*.wandb"))
+        return [[*offline_records(path)] for path in files]
+
+    wait_until(lambda: len(of_kind("exit", *read())) == 2)  # its service writes the end later
+    attempts = read()
     named = {(each.run_id, each.run_group, each.display_name) for each in of_kind("run", *attempts)}
     assert named == {(variables["WANDB_RUN_ID"], "demo", "mine")}
     curves = []
