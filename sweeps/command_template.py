@@ -57,7 +57,7 @@ def filled(config: Config, axes: Mapping[str, Any], repeat: int, at: Callable[[s
     unused or has the name of a placeholder.
     """
     processes = of_processes(config.job.launcher)
-    own = (REPEAT, *PLACEHOLDERS, *processes)
+    own = (REPEAT, *PLACEHOLDERS, *processes, CHECKPOINT)
     words = {
         "command": config.command,
         _RESUME_ARGS: config.job.resume_args,
@@ -65,7 +65,7 @@ def filled(config: Config, axes: Mapping[str, Any], repeat: int, at: Callable[[s
     }
     values = {key: value for key, value in flat_values(config.as_dict()).items() if key not in words}
     values |= {key: value for key, value in axes.items() if is_free(key)}
-    values |= {name: f"{{{name}}}" for name in (*own, CHECKPOINT)} | {REPEAT: repeat}
+    values |= {name: f"{{{name}}}" for name in own} | {REPEAT: repeat}
     used: set[str] = set()
     for key, given in words.items():
         names = names_in(key, given, at(key))

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from disttrain.config.sections.base import Section, Words, section_of
+from disttrain.config.sections.base import Section, section_of
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.config.sections.compute import CompileConfig, MemoryConfig, PrecisionConfig
 from disttrain.config.sections.job import JobConfig, ResourcesConfig, Words

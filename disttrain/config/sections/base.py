@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 T = TypeVar("T")
@@ -13,18 +12,6 @@ _NOT_IN_KEY = {"not_in_key": True}
 NotInKey = Annotated[T, Field(json_schema_extra=_NOT_IN_KEY)]
 """A field that changes how a run is carried out or observed, but neither its results nor its speed: it is
 excluded from the run key."""
-
-
-def _words(value: Any) -> Any:
-    if isinstance(value, str):
-        return tuple(shlex.split(value))
-    if isinstance(value, list | tuple):
-        return tuple(str(word) if isinstance(word, int | float) else word for word in value)
-    return value
-
-
-Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
-"""Words of a command line, which may be given as one line."""
 WITHOUT_VALUE = "without_value"
 """Type of a pydantic error whose message must not show the value."""
 

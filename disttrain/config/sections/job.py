@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from disttrain.config.sections.base import WITHOUT_VALUE, NotInKey, Section, Words
+from disttrain.config.sections.base import WITHOUT_VALUE, NotInKey, Section
 
 
 def _text(value: Any) -> Any:
