@@ -38,11 +38,13 @@ def test_programs_resume_after_a_pre_emption_and_after_a_killed_rank(
         slurm.submit("run", *options, *given, "--", f"{program}.py", *always, cwd=tmp_path)
         (path,) = (tmp_path / "runs" / program).glob("*/run.json")
         jobs[program] = Job(slurm, RunDir(path.parent))
-    wait_until(lambda: all(len(list(job.run.path.glob("waits-*"))) == 2 for job in jobs.values()))
+    wait_until(lambda: all(len([*job.run.path.glob("waits-?")]) == 2 for job in jobs.values()), 600)
     slurm.ask("scontrol", "update", "partition=gpu", "GraceTime=300")  # fourteen processes end at once
     try:
         preempt(slurm)
-        ends = {program: job.wait_for_end().state for program, job in jobs.items()}
+        over = ("done", "failed")
+        wait_until(lambda: all(job.state.state in over for job in jobs.values()), within_s=1200)
+        ends = {program: job.state.state for program, job in jobs.items()}
     finally:
         slurm.ask("scontrol", "update", "partition=gpu", "GraceTime=30")
     assert ends == dict.fromkeys(PROGRAMS, "done")
