@@ -103,7 +103,7 @@ def script_words(command: Sequence[str]) -> tuple[str, ...]:
     `("-m", MODULE)`; empty for an installed executable."""
     if command and command[0] == "-m":
         return tuple(command[:2])
-    named = (word for word in command if word.endswith((".py", ".sh")) and not re.search(r"\s", word))
+    named = (word for word in command if re.fullmatch(r"[^-\s]\S*\.(py|sh)", word))
     files = (word for word in command[:1] if "/" in word and not word.startswith("/"))
     return tuple(itertools.islice(itertools.chain(named, files), 1))
 

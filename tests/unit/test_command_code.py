@@ -139,7 +139,7 @@ def test_a_missing_script_and_a_folder_that_is_too_large_are_refused(folder, mon
     [
         ("train.py a.py", ["train.py"]),
         ("-m train b.py", ["-m", "train"]),
-        ("accelerate launch --x 1 train.py b.py", ["train.py"]),
+        ("accelerate launch --x=a.py train.py b.py", ["train.py"]),
         ("bash conf/run.sh", ["conf/run.sh"]),
         ("./train --x", ["./train"]),
         ("/usr/bin/env x", []),
