@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -58,7 +58,8 @@ def main(argv: Sequence[str]) -> int:
     given = parser.parse_args(options)
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     of_processes = variables(launcher, given)
-    with _ended([]) as processes:
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
         for own in of_processes:
             texts = {name.lower(): value for name, value in own.items()}
             words = [filled(word, texts) for word in given.program]
@@ -78,20 +79,18 @@ def main(argv: Sequence[str]) -> int:
             flush=True,
         )
         return 1
-
-
-@contextlib.contextmanager
-def _ended(processes: list[subprocess.Popen[bytes]]) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Send SIGTERM to those that still run at the end of the block, and wait for them."""
-    try:
-        yield processes
     finally:
-        deadline = time.monotonic() + _GRACE_S
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
+        _end(processes)
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Send SIGTERM to those that still run, and wait for them."""
+    deadline = time.monotonic() + _GRACE_S
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
 
 
 if __name__ == "__main__":
