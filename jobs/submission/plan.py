@@ -20,7 +20,7 @@ from disttrain.records.json_files import (
     write_json,
 )
 from jobs.core import run_code, secrets_file
-from jobs.core.code_copy import CommandReader
+from jobs.core.code_copy import CommandReader, script_file
 from jobs.core.journal import utc_now
 from jobs.status.run_folders import runs_of
 from jobs.status.run_state import RunState
@@ -65,11 +65,14 @@ def sweep_name(args: argparse.Namespace) -> str:
 def command_hashes(plan: SweepPlan, root: Path) -> dict[tuple[str, ...], str]:
     """Hash of the present code of each command of a plan that is started in the working directory.
 
-    Raises `ConfigError` for a script that does not exist or cannot be copied, for `job.workdir: code`
-    without a copy, and for `job.resume_args` of a command that cannot know its folder of checkpoints.
+    Raises `ConfigError` for a script that does not exist, also one of `job.on_checkpoint`, or cannot be
+    copied, for `job.workdir: code` without a copy, and for `job.resume_args` of a command that cannot know
+    its folder of checkpoints.
     """
     reader = CommandReader(root)
     found: dict[tuple[str, ...], str] = {}
+    for words in {run.config.job.on_checkpoint for run in plan.runs} - {()}:
+        script_file(words, Path.cwd())
     for config in (run.config for run in plan.runs if run.config.command):
         found[config.command] = code = reader.read(config.command, Path.cwd())["hash"] or ""
         check_resume_args(config)

@@ -188,6 +188,7 @@ def test_a_follow_up_has_the_site_profile_of_its_run(capsys, cluster, monkeypatc
         ("on_done: 'convert.py {step}'", "job.on_done: {step} is none of {run}, {run_dir}, {checkpoint_dir}"),
         ("on_checkpoint: 'evaluate.py {chekpoint}'", "job.on_checkpoint: {chekpoint} is none of {run}, "),
         ("on_done: missing.py", "command: no file 'missing.py' in "),
+        ("on_checkpoint: missing.py", "command: no file 'missing.py' in "),
     ],
 )
 def test_bad_follow_ups_are_refused(capsys, cluster, config, message):
