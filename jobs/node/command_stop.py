@@ -90,13 +90,16 @@ class CommandStop:
 def targets(pid: int, number: int) -> list[int]:
     """The processes that save when a process of the command is asked to stop.
 
-    A launcher that the command has started would end its ranks, and a shell without a trap would die of the
-    signal. So these are the ranks of such a launcher, else the uppermost process that is no such shell.
+    A launcher that the command has started would end its ranks, and a shell without a trap, or a launcher of
+    a single process, would die of the signal. So these are the ranks of such a launcher, else the uppermost
+    process that is none of the others.
     """
     ranks = [] if is_rank(pid) else uppermost(pid, is_rank)
-    return (
-        ranks or uppermost(pid, lambda each: not _is_shell(each) or processes.handles(each, number)) or [pid]
-    )
+
+    def is_meant(each: int) -> bool:
+        return processes.handles(each, number) or not (_is_shell(each) or _is_launcher(each))
+
+    return ranks or uppermost(pid, is_meant) or [pid]
 
 
 def uppermost(pid: int, is_meant: Callable[[int], bool]) -> list[int]:
@@ -112,8 +115,20 @@ def _is_shell(pid: int) -> bool:
     return False
 
 
+def _is_launcher(pid: int) -> bool:
+    """Whether a child is another program with the end of the command line of this process, as that of
+    `accelerate launch train.py` is."""
+    words = _read(pid, "cmdline").split(b"\0")
+    others = (_read(child, "cmdline").split(b"\0") for child in processes.children_of(pid))
+    return any(each != words and each[-2:] == words[-2:] for each in others)  # the last one is empty
+
+
 def is_rank(pid: int) -> bool:
     """Whether a process has the variables that a launcher gives each rank."""
+    return b"\0LOCAL_RANK=" in b"\0" + _read(pid, "environ")
+
+
+def _read(pid: int, name: str) -> bytes:
     with contextlib.suppress(OSError):
-        return b"\0LOCAL_RANK=" in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
-    return False
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    return b""

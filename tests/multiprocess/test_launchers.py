@@ -43,6 +43,7 @@ INNER = f"""\
   --nproc-per-node 2 program.py "$1" RANK WORLD_SIZE || exit
 echo saved
 """
+WRAPPER = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))"
 
 
 @pytest.fixture
@@ -52,6 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     Path("program.py").write_text(PROGRAM)
     Path("run.sh").write_text(SHELL)
     Path("inner.sh").write_text(INNER)
+    Path("wrapper.py").write_text(WRAPPER)
     with ended_afterwards(tmp_path / "runs", LocalScheduler()):
         yield tmp_path
 
@@ -109,6 +111,11 @@ def test_ranks_of_another_launcher_get_the_signal_and_their_launcher_does_not(fo
         assert first.endswith("saved\n")
         ranks = [json.loads(line) for line in second.splitlines() if line.startswith("[")]
         assert sorted(ranks) == [[str(2 * number + local), "4"] for local in range(2)]
+
+
+def test_the_process_of_a_launcher_without_ranks_gets_the_signal(folder: Path) -> None:
+    """As `accelerate launch` starts a single process."""
+    stop_and_start_again(folder, "node", 2, "wrapper.py", "program.py", "{checkpoint_dir}")
 
 
 @pytest.mark.parametrize(
