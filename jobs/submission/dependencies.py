@@ -55,9 +55,9 @@ class Dependencies:
             return {f"{parent.sweep}/{parent.name}": self.own.get(parent, "")}, ()
         jobs = self.jobs
         if run not in self.first:
-            jobs = jobs | {each: self.own[each] for each in self.first if each in self.own}
+            jobs = jobs | {each: self.own.get(each, "") for each in self.first}
         needs = {f"{each.sweep}/{each.name}": job_id for each, job_id in jobs.items() if each in self.done}
-        return needs, tuple(job_id for each, job_id in jobs.items() if each not in self.done)
+        return needs, tuple(job_id for each, job_id in jobs.items() if job_id and each not in self.done)
 
 
 NO_DEPENDENCIES = Dependencies()

@@ -82,6 +82,14 @@ def test_resumed_runs_wait_for_another_one_of_them(capsys, waits):
     assert [(name, list(needs)) for name, needs, _ in waits] == [("n2", []), ("n1", ["tiny/n2"])]
 
 
+def test_a_run_that_starts_in_the_meantime_is_needed(capsys, waits, monkeypatch):
+    for name in ("n1", "n2"):
+        make_run(RUNS, f"tiny/{name}", "failed")
+    monkeypatch.setattr(journal, "revoke", lambda run, *_, **__: run.name == "n1")
+    ask(capsys, "resume tiny --after n2")
+    assert waits == [("n1", {"tiny/n2": ""}, [])]
+
+
 def test_a_dry_run_shows_the_dependency(capsys, cluster):
     ask(capsys, "sweep tiny.yaml --nodes 1 --name first --cluster slurm")
     cluster.name = "slurm"
