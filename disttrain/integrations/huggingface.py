@@ -38,8 +38,8 @@ def train(trainer: Trainer, **options: Any) -> Any:
 def newest_checkpoint(folder: Path) -> str | None:
     """The newest complete `checkpoint-N` in `folder`."""
     complete = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]  # written at the end
-    newest = max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
-    return str(newest) if newest else None
+    steps = {int(step): path for path in complete if (step := path.name.rpartition("-")[2]).isdecimal()}
+    return str(steps[max(steps)]) if steps else None
 
 
 class DisttrainCallback(TrainerCallback):

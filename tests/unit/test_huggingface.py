@@ -8,7 +8,9 @@ from disttrain.config.sections.model import DataConfig, ModelConfig
 from disttrain.data.source import Arrays, Source
 from disttrain.engine.kinds import build_model, build_source
 from disttrain.engine.objective import Task
+from disttrain.integrations.huggingface import newest_checkpoint
 from disttrain.records.dataset import DatasetRecord
+from disttrain.records.json_files import write_json
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
@@ -71,3 +73,9 @@ def test_a_model_continues_from_its_folder(tmp_path, make_source):
         "the weights of the folder, not new ones"
     )
     assert again(batch[0]).shape == (8, *((16,) if source.task == "language" else ()), source.classes)
+
+
+def test_the_newest_checkpoint_has_a_number(tmp_path):
+    for name in ("checkpoint-9", "checkpoint-10", "checkpoint-best"):
+        write_json(tmp_path / name / "trainer_state.json", {})
+    assert newest_checkpoint(tmp_path) == str(tmp_path / "checkpoint-10")
