@@ -106,7 +106,12 @@ def diagnose(seconds: RankSteps, rates: LinkRates | None = None, unjudged: str =
             culprits.append(_slow_link(seconds, link, transfer_s))
         if not rates and transfer_s.mean() > LONG_TRANSFER * step_s:
             state = "not measured"
-    costly = [each for each in culprits if each.share >= LEAST_COST and _exceeds_zero(each.excess_s)]
+    costly = [
+        each
+        for each in culprits
+        if each.share >= LEAST_COST
+        and (each.link or _exceeds_zero(each.excess_s))  # its rates decide on a link
+    ]
     return Diagnosis(
         tuple(sorted(costly, key=lambda culprit: -culprit.cost_s)),
         sensitivity(seconds.own_s, float(seconds.counts.mean())) if seconds.separates_waiting else None,
