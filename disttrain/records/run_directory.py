@@ -94,6 +94,8 @@ class Attempt:
     """Positions of a node's ranks before its agent ended them; absent if they ended by themselves."""
     stack = _NumberedFile("stack-{:05d}.txt")
     """Stacks of a rank's threads, before the agents ended a command that hung."""
+    rank_works = _File("rank-works")
+    """Touched while a rank of a command works that others may wait for, see `job.idle_timeout_min`."""
     nccl_trace = _File("nccl-trace-")
     """Start of the names of NCCL's flight recorder, which end in the rank."""
     checkpoint_warning = _File("checkpoint-warning.json")

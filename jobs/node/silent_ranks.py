@@ -3,7 +3,8 @@
 A rank is silent that writes no output and no step records, while the run saves nothing and reports no
 figures. It is idle if no kernel runs on its GPUs, and its processes hardly compute, read or write
 (`_IDLE_PER_S`). A rank that waits in NCCL for a hung one has a kernel that runs: so only the rank that hangs
-is idle. Doubt gives no verdict.
+is idle. While any rank works without a kernel, as one that prepares the data of all, the others may wait for
+it, so that none hangs. Doubt gives no verdict.
 
 py-spy reads a stack from outside, if it is installed and the system permits it. Else SIGABRT has
 `faulthandler` print the stacks into the log of the rank, which ends: a Python program has it by
@@ -102,6 +103,8 @@ class _Seen(NamedTuple):
     """Latest time at which it was neither silent nor idle."""
     computes: bool = False
     """Whether a kernel ran since the time before."""
+    works: bool = False
+    """Whether it did something else since then."""
 
 
 class SilentRanks:
@@ -127,7 +130,7 @@ class SilentRanks:
         self._now = now
         self._every_s = min(_LONGEST_INTERVAL_S, limit_s / 20)
         saves = run.checkpoints
-        self._of_run = (saves, saves / "saved", run.metrics)
+        self._of_run = (saves, saves / "saved", run.metrics, attempt.rank_works)
         self._called_at = self._looked_at = now()
         self._seen: dict[RankProcess, _Seen] = {}
 
@@ -142,6 +145,9 @@ class SilentRanks:
             kernels = self._kernels()
             of_run = [_changed(path) for path in self._of_run]
             self._seen = {each: self._look(each, now, of_run, kernels) for each in ranks}
+            if any(each.works for each in self._seen.values()):
+                with contextlib.suppress(OSError):
+                    self._attempt.rank_works.touch()  # for the agents of all nodes
         return [self._position(each, seen, now) for each, seen in self._seen.items()]
 
     def _look(
@@ -149,14 +155,17 @@ class SilentRanks:
     ) -> _Seen:
         output = Path(f"/proc/{rank.pid}/fd")
         files = (output / "1", output / "2", self._attempt.steps(rank.rank))
-        signs = (*of_run, *map(_changed, files))
+        own = [_changed(path) for path in files]
+        signs = (*own, *of_run)
         of_node = sum(kernels.values())  # for the ranks of a launcher that was sampled as one process
         work = (*work_of(rank.pid), kernels.get(rank.rank, of_node))
         before = self._seen.get(rank) or _Seen(now, signs, work, now)
         grown = [after - earlier for after, earlier in zip(work, before.work, strict=True)]
         most = [idle * (now - before.at) for idle in _IDLE_PER_S]
-        active = signs != before.signs or any(map(operator.gt, grown, most))
-        return _Seen(now, signs, work, now if active else before.active_at, grown[-1] > 0)
+        busy, computes = any(map(operator.gt, grown, most)), grown[-1] > 0
+        active = busy or signs != before.signs
+        works = not computes and (busy or own != [*before.signs[: len(own)]])
+        return _Seen(now, signs, work, now if active else before.active_at, computes, works)
 
     def _position(self, rank: RankProcess, seen: _Seen, now: float) -> RankPosition:
         return RankPosition(

@@ -90,6 +90,11 @@ def computes(machine):
     machine.kernels = {3: machine.kernels[3] + 0.01}
 
 
+def another_works(machine):
+    machine.attempt.rank_works.touch()
+    os.utime(machine.attempt.rank_works, (machine.now, machine.now))
+
+
 def works(machine):
     machine.work = (machine.work[0] + 0.2, machine.work[1])
 
@@ -102,7 +107,17 @@ def rests(machine):
     machine.work = (machine.work[0] + 0.05, machine.work[1] + 10_000)
 
 
-ACTIVE = (prints, records_steps, saves, touches_saved, reports, computes, works, writes_a_checkpoint)
+ACTIVE = (
+    prints,
+    records_steps,
+    saves,
+    touches_saved,
+    reports,
+    computes,
+    another_works,
+    works,
+    writes_a_checkpoint,
+)
 
 
 def test_a_silent_and_idle_rank_hangs_after_its_limit(machine):
@@ -122,6 +137,13 @@ def test_a_sign_of_life_begins_the_limit_anew(machine, act):
 def test_a_rank_whose_gpu_computes_waits_for_others(machine):
     assert machine.after(20, each=lambda: computes(machine))[0].waiting
     assert not machine.after(20)[0].waiting
+
+
+@pytest.mark.parametrize("act", [prints, works, computes, rests])
+def test_the_agents_of_all_nodes_see_that_a_rank_works_without_a_kernel(machine, act):
+    machine.after(20)
+    machine.after(10, each=lambda: act(machine))
+    assert machine.attempt.rank_works.exists() == (act in (prints, works))
 
 
 def test_a_suspended_job_does_not_hang_and_a_stopped_rank_is_named(machine):
