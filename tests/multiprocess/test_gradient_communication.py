@@ -147,7 +147,7 @@ def test_powersgd_is_exact_for_gradients_of_its_rank(three_ranks: Ranks) -> None
 
 
 def timeouts(world: World) -> list[timedelta | None]:
-    """Of two groups of schemes, of the two of a mesh, and of the world."""
+    """Of two groups of schemes, of those of a mesh, and of the world."""
     group = CountedGroup.beside_training(world)
     groups = [group.group, group.subgroup([0, 1, 2]).group]  # type: ignore[union-attr]
     model = HSDP(FSDPConfig(), HSDPConfig()).apply(nn.Linear(3, 3), Mesh(world.rank, shard=3), world)
