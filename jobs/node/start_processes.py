@@ -66,15 +66,15 @@ def main(argv: Sequence[str]) -> int:
             processes.append(subprocess.Popen(words, env={**os.environ, **own}, start_new_session=True))
         while None in (codes := [process.poll() for process in processes]) and not any(codes):
             time.sleep(_POLL_S)
-        local = next((number for number, code in enumerate(codes) if code), None)
-        if local is None:
+        first = next((number for number, code in enumerate(codes) if code), None)
+        if first is None:
             return 0
-        rank = of_processes[local].get("RANK", given.node_rank)
+        rank = of_processes[first].get("RANK", given.node_rank)
         print(
             "Root Cause (first observed failure):",
             f"  time      : {datetime.now():%Y-%m-%d_%H:%M:%S}",
-            f"  rank      : {rank} (local_rank: {local})",
-            f"  exitcode  : {codes[local]} (pid: {processes[local].pid})",
+            f"  rank      : {rank} (local_rank: {first})",
+            f"  exitcode  : {codes[first]} (pid: {processes[first].pid})",
             sep="\n",
             flush=True,
         )
