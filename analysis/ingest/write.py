@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.ingest.table import PER_RUN, RUN, complete_steps, read_table, separate_waiting
-from analysis.read.lines import read_record
 from analysis.read.load import step_time
+from analysis.read.record import read_record
 from analysis.units import percent, plural
 from disttrain.errors import ConfigError
 from disttrain.records.attempt import Outcome

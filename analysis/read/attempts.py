@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.read.lines import Columns, T, read_columns, read_record, read_struct
+from analysis.read.lines import Columns, read_columns
+from analysis.read.record import T, read_record, read_struct
 from disttrain.records.node import NodeRecord, Preflight
 from disttrain.records.run_directory import Attempt, RunDir
 

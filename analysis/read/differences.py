@@ -1,10 +1,7 @@
-"""How runs differ: on purpose, in the swept keys that are the axes of a sweep; two sets of runs, in config,
-code and environment."""
+"""Differences of two sets of runs in config, code and environment."""
 
 from __future__ import annotations
 
-import itertools
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +10,6 @@ from typing import Any, Literal, get_args
 
 from analysis.read.run import UNKNOWN, Run
 from analysis.read.run_table import column_value
-from disttrain.config.dotted_keys import get_key
 from disttrain.config.stop_time import DEADLINE_VARIABLES
 from disttrain.records.heartbeat import SCRIPT_TIMEOUT_VARIABLE
 from disttrain.records.run_directory import ATTEMPT, CHECKPOINT_DIR, RUN_DIR, SAVED, STOP_SIGNAL, RunDir
@@ -22,7 +18,6 @@ from disttrain.records.tracking import tracking_variables
 Part = Literal["config", "code", "environment"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
-_SHAPE = ("resources.nodes", "resources.gpus_per_node")
 ABSENT = "\N{EN DASH}"
 
 _OF_ONE_START = {
@@ -120,37 +115,3 @@ _READERS: Mapping[Part, Callable[[Run], dict[str, Any]]] = {
 
 def _shown(rows: Iterable[Mapping[str, Any]], name: str) -> str:
     return ", ".join(sorted({str(row.get(name, ABSENT)) for row in rows})) or ABSENT
-
-
-def swept_values(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
-    """By `path`: values of all keys that a sweep of these runs varies, by dotted key, from the config of runs
-    whose own sweep does not vary the key. Lists and objects are JSON text."""
-    own = {run.path: _axes(run) for run in runs}
-    keys = sorted({key for axes in own.values() for key in axes} | _implied(runs))
-    found = {}
-    for run in runs:
-        values = {key: own[run.path].get(key, get_key(run.config, key)) for key in keys}
-        found[run.path] = {k: json.dumps(v) if isinstance(v, list | dict) else v for k, v in values.items()}
-    return found
-
-
-def _axes(run: Run) -> dict[str, Any]:
-    """Declared axes; the `command` of a script is `script`, since `command` is that of `submit.py`."""
-    axes = run.record.axes if run.record else {}
-    return {"script" if key == "command" else key: value for key, value in axes.items()}
-
-
-def _implied(runs: Sequence[Run]) -> set[str]:
-    """Keys in which runs without declared axes (started by hand) of one shape differ.
-
-    Repeats differ only in keys excluded from the run key; other differences were varied on purpose and must
-    not be averaged over.
-    """
-    flat = [run.compared for run in runs if run.record and not run.record.axes]
-    implied = set()
-    for one, other in itertools.combinations(flat, 2):
-        if all(one.get(key) == other.get(key) for key in _SHAPE):
-            implied |= {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
-    if "train.local_batch_size" in implied:
-        implied.discard("train.global_batch_size")  # follows from it and the shape
-    return implied

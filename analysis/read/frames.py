@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.read.differences import swept_values
+from analysis.read.axes import swept_values
 from analysis.read.load import load_runs
 from analysis.read.run import Run
 from analysis.read.run_table import COLUMNS, column_value

@@ -1,74 +1,25 @@
-"""Read records faster than the standard library: JSON Lines as columns of numbers, and single objects, or the
-reason for which one cannot be used."""
+"""Read JSON Lines as columns of numbers, faster than the standard library."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from disttrain.errors import in_one_line
-from disttrain.records.base import SCHEMA_VERSION, Record
-from disttrain.records.json_files import MAX_LINES_BYTES, IrregularFile, open_regular, read_record_bytes
+from disttrain.records.json_files import MAX_LINES_BYTES, IrregularFile, open_regular
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Real = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 _NUMBERS = (Int32, float)
 Columns = dict[str, NDArray[Any]]
 """Arrays of one length, by name."""
-T = TypeVar("T")
-R = TypeVar("R", bound=Record)
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
-
-def read_struct(path: Path, kind: type[T]) -> tuple[T | None, str]:
-    """The JSON object in a file, as far as `kind` has its fields, or None with the problem."""
-    try:
-        return msgspec.json.decode(read_record_bytes(path), type=kind), ""
-    except FileNotFoundError:
-        return None, f"{path.name} is missing"
-    except (*_UNREADABLE, OSError) as error:
-        return None, f"{path.name} cannot be read: {in_one_line(error)}"
-
-
-def read_record(path: Path, model: type[R]) -> tuple[R | None, str]:
-    """A record, or None with the problem."""
-    content, problem = read_content(path)
-    return (None, problem) if content is None else validated(path.name, content, model)
-
-
-def read_content(path: Path) -> tuple[dict[str, Any] | None, str]:
-    """The object in a file, or None with the problem.
-
-    A higher schema version may give a field another meaning, so such a record is not used.
-    """
-    content, problem = read_struct(path, dict[str, Any])
-    version = (content or {}).get("schema_version")
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        return None, (
-            f"{path.name} has schema version {version}, and this version of disttrain reads at most "
-            f"{SCHEMA_VERSION}; write the report with the newer version"
-        )
-    return content, problem
-
-
-def validated(name: str, content: dict[str, Any], model: type[R]) -> tuple[R | None, str]:
-    """The record, or None with the problem. Fields of newer versions are left out. No type stands for another
-    one: neither `true` for 1, nor "1"."""
-    try:
-        msgspec.msgpack.encode(content)  # no whole number is beyond 64 bits
-        return model.model_validate_json(msgspec.json.encode(content), strict=True, extra="ignore"), ""
-    except OverflowError:
-        return None, f"{name} has a number beyond 64 bits"
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        return None, f"{name} does not fit its schema: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def read_columns(path: Path, fields: Mapping[str, Any], problems: list[str]) -> Columns:
@@ -97,7 +48,7 @@ def read_columns(path: Path, fields: Mapping[str, Any], problems: list[str]) -> 
     decoder = _decoder(tuple(fields.items()))
     try:
         records = decoder.decode_lines(content)
-    except _UNREADABLE:
+    except UNREADABLE:
         records = _readable_lines(path, content, decoder, problems)
     rows = zip(*map(msgspec.structs.astuple, records), strict=True) if records else ([] for _ in fields)
     return {name: _array(values, kind) for (name, kind), values in zip(fields.items(), rows, strict=True)}
@@ -111,7 +62,7 @@ def _readable_lines(
     for number, line in enumerate(lines, 1):
         try:
             records += decoder.decode_lines(line)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             if number < len(lines):
                 problems.append(f"{path}:{number} is not such a record: {in_one_line(error)}")
     return records

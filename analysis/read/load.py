@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from analysis.read.attempts import RunAttempt, host_names, preflight_columns, read_attempts
-from analysis.read.lines import read_content, read_record, validated
 from analysis.read.plausible import impossible_config, impossible_figure, impossible_steps
+from analysis.read.record import read_content, read_record, validated
 from analysis.read.run import CurvePoint, Run
 from analysis.read.samples import read_samples
 from analysis.read.steps import Floats, Steps, choose_measured, read_steps

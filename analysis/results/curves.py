@@ -20,7 +20,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from analysis.read.differences import program_of, swept_values
+from analysis.read.axes import swept_values
+from analysis.read.differences import program_of
 from analysis.read.run import Run, value_at
 from analysis.results.phases import Phases, losses, partition
 from analysis.stats.estimates import Basis, Estimate, geometric_mean, on_basis, ratio, share_mean

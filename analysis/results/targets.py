@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from analysis.read.differences import swept_values
+from analysis.read.axes import swept_values
 from analysis.read.run import Run
 from analysis.results.curves import Curve, Point, Unit, measured, of_steps, over_repeats
 from analysis.stats.estimates import Basis, Estimate, ratio_of_means

@@ -17,9 +17,10 @@ from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.config.sections.compute import CompileConfig, MemoryConfig, PrecisionConfig
 from disttrain.config.sections.job import JobConfig, ResourcesConfig, Words
 from disttrain.config.sections.model import DataConfig, ModelConfig
+from disttrain.config.sections.optim import OptimConfig
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.config.sections.telemetry import ProfileConfig, TelemetryConfig
-from disttrain.config.sections.train import OptimConfig, TrainConfig
+from disttrain.config.sections.train import TrainConfig
 
 OF_A_COMMAND = ("command", "resources", "job")
 """Keys and sections that a run with a `command` has; the others configure this project's trainer."""

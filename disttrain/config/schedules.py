@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from disttrain.config.sections.train import OptimConfig
+    from disttrain.config.sections.optim import OptimConfig
 
 Schedule = Callable[[int, int, "OptimConfig"], float]
 """(step after the warm-up, from 1; steps after the warm-up; options) to a factor of the peak learning

@@ -18,8 +18,8 @@ from disttrain.config.config_tree import Config
 from disttrain.config.parsing import check_section
 from disttrain.config.refusals import refused
 from disttrain.config.run_key import hash_values
+from disttrain.config.sections.optim import OptimConfig
 from disttrain.config.sections.telemetry import TelemetryConfig
-from disttrain.config.sections.train import OptimConfig
 from disttrain.errors import ConfigError, nearest
 from disttrain.records.run_json import asks_for_gpus
 from disttrain.runtime.process import rank_info

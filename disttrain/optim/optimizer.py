@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _NormBase
 
 from disttrain.config.schedules import learning_rate
-from disttrain.config.sections.train import OptimConfig
+from disttrain.config.sections.optim import OptimConfig
 from disttrain.errors import ConfigError
 from disttrain.models.hooks import hooks_of
 from disttrain.runtime.plug_ins import load_plug_in

@@ -25,7 +25,6 @@ from disttrain.errors import CorruptFile as CorruptFile
 MAX_RECORD_BYTES = 64 << 20
 """Largest JSON record. The largest, `report.json`, has 1.5 kB for each run of a sweep, so 15 MB for 10,000
 runs. `manifest.json` of a checkpoint of 2,000 ranks has less than 2 MB."""
-"""Reused: constructing one costs as much as encoding a step record."""
 
 
 def write_bytes(path: Path, content: bytes, *, durable: bool = True, mode: int = 0o664) -> None:
@@ -122,6 +121,7 @@ def _fields(record: Any) -> Any:
 
 
 _STRICT = json.JSONEncoder(allow_nan=False, default=_fields)
+"""Reused: constructing one costs as much as encoding a step record."""
 
 
 def _finite(value: Any) -> Any:

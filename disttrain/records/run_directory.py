@@ -95,7 +95,7 @@ class Attempt:
     stack = _NumberedFile("stack-{:05d}.txt")
     """Stacks of a rank's threads, before the agents ended a command that hung."""
     rank_works = _File("rank-works")
-    """Touched while a rank of a command works that others may wait for, see `job.idle_timeout_min`."""
+    """Touched while a rank of a command prints or works, so that others may wait for it: they do not hang."""
     nccl_trace = _File("nccl-trace-")
     """Start of the names of NCCL's flight recorder, which end in the rank."""
     checkpoint_warning = _File("checkpoint-warning.json")

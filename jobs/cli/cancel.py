@@ -49,9 +49,8 @@ def run(args: argparse.Namespace) -> int:
     cancelled, ended, failures = _end(active, dry_run=args.dry_run)
     others = [run for run in runs if all(run != state.run for state in stopping)]
     late = [run for run in selection.follow_ups_of(args.runs, others) if run not in runs]
-    following = [
-        state for state in selection.read_states(late) if state.active
-    ]  # until its end, a run adds some
+    # until its end, a run adds some
+    following = [state for state in selection.read_states(late) if state.active]
     of_late = _end(following, dry_run=args.dry_run)
     runs, active, failures = [*runs, *late], [*active, *following], failures | of_late[2]
     cancelled, ended = [*cancelled, *of_late[0]], [*ended, *of_late[1]]

@@ -23,7 +23,8 @@ from jobs.core.rank_positions import RankPosition
 from jobs.fabric.description import Gpu
 from jobs.node import peers
 from jobs.node.allocation import log_line
-from jobs.node.silent_ranks import RankProcess, SilentRanks, rank_processes, save_stacks, with_stacks
+from jobs.node.rank_stacks import save_stacks, with_stacks
+from jobs.node.silent_ranks import RankProcess, SilentRanks, rank_processes
 
 if TYPE_CHECKING:
     from jobs.node.torchrun import Torchrun

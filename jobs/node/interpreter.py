@@ -2,7 +2,7 @@
 
 A task checks its interpreter and holds its signals back: `sbatch jobs/train.sbatch` may find any Python. So
 this module and `jobs.submission.sbatch_entry` use no syntax newer than Python 3.6, which is the `python3` of
-RHEL 8. Standard library only.
+RHEL 8. Standard library only; MLflow's client is asked for the run of an earlier start where it is installed.
 
 Each process of a `command` starts with this file: `python interpreter.py LOGS FOLDER WORDS...`. The process
 becomes `python WORDS...`, or WORDS where these name an executable, in the working directory FOLDER, with its

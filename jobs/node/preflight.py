@@ -7,7 +7,6 @@ one process of `disttrain.comm_bench.links` each, without torchrun, whose start 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import functools
 import os
@@ -247,14 +246,14 @@ def _run_measurement(start: _Start, port: int) -> str | None:
 
 def rank_variables(node: NodeContext, ranks: int, port: int) -> list[dict[str, str]]:
     """torchrun's variables for each rank of this node."""
-    given = argparse.Namespace(
+    return start_processes.variables(
+        "rank",
         nnodes=len(node.hosts),
         nproc_per_node=ranks,
         node_rank=node.rank,
         master_addr=node.hosts[0],
         master_port=port,
     )
-    return start_processes.variables("rank", given)
 
 
 def _ended(processes: list[subprocess.Popen[bytes]]) -> list[int] | None:

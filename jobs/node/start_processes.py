@@ -29,19 +29,21 @@ _GRACE_S = 30.0
 _POLL_S = 0.1
 
 
-def variables(launcher: str, given: argparse.Namespace) -> list[dict[str, str]]:
-    """The variables of each process on a node."""
-    ranks = given.nproc_per_node
+def variables(
+    launcher: str, *, nnodes: int, nproc_per_node: int, node_rank: int, master_addr: str, master_port: int
+) -> list[dict[str, str]]:
+    """The variables of each process on a node. The numbers are named as torchrun's options."""
+    ranks = nproc_per_node
     values = {
-        "NODE_RANK": given.node_rank,
-        "NNODES": given.nnodes,
-        "MASTER_ADDR": given.master_addr,
-        "MASTER_PORT": given.master_port,
-        "WORLD_SIZE": given.nnodes * ranks,
+        "NODE_RANK": node_rank,
+        "NNODES": nnodes,
+        "MASTER_ADDR": master_addr,
+        "MASTER_PORT": master_port,
+        "WORLD_SIZE": nnodes * ranks,
         "LOCAL_WORLD_SIZE": ranks,
     }
     processes = [
-        {**values, "LOCAL_RANK": number, "RANK": given.node_rank * ranks + number}
+        {**values, "LOCAL_RANK": number, "RANK": node_rank * ranks + number}
         for number in range(1 if launcher == "node" else ranks)
     ]
     return [{name: str(process[name]) for name in LAUNCHERS[launcher]} for process in processes]
@@ -55,21 +57,22 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--master-addr", required=True)
     parser.add_argument("program", nargs=argparse.REMAINDER)
     launcher, *options = argv
-    given = parser.parse_args(options)
+    given = vars(parser.parse_args(options))
+    program = given.pop("program")
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    of_processes = variables(launcher, given)
+    of_processes = variables(launcher, **given)
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for own in of_processes:
             texts = {name.lower(): value for name, value in own.items()}
-            words = [filled(word, texts) for word in given.program]
+            words = [filled(word, texts) for word in program]
             processes.append(subprocess.Popen(words, env={**os.environ, **own}, start_new_session=True))
         while None in (codes := [process.poll() for process in processes]) and not any(codes):
             time.sleep(_POLL_S)
         first = next((number for number, code in enumerate(codes) if code), None)
         if first is None:
             return 0
-        rank = of_processes[first].get("RANK", given.node_rank)
+        rank = of_processes[first].get("RANK", given["node_rank"])
         print(
             "Root Cause (first observed failure):",
             f"  time      : {datetime.now():%Y-%m-%d_%H:%M:%S}",

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from disttrain.config.config_tree import Config
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.config.sections.job import ResourcesConfig
-from disttrain.config.sections.train import OptimConfig
+from disttrain.config.sections.optim import OptimConfig
 from disttrain.engine.kinds import build_model, build_source
 from disttrain.parallel import fsdp
 from disttrain.parallel.base import build_strategy

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from disttrain.config.sections.train import OptimConfig
+from disttrain.config.sections.optim import OptimConfig
 from disttrain.hardware.fields import Field
 from disttrain.parallel.base import Strategy
 from disttrain.parallel.schemes.counted_group import CountedGroup

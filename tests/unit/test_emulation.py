@@ -11,7 +11,7 @@ from torch.utils.data import default_collate
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check
 from disttrain.config.run_key import config_key
-from disttrain.config.sections.train import OptimConfig
+from disttrain.config.sections.optim import OptimConfig
 from disttrain.data import synthetic
 from disttrain.engine.objective import Task
 from disttrain.errors import ConfigError

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.read.differences import swept_values
+from analysis.read.axes import swept_values
 from analysis.read.load import KnownState, load_runs
 from analysis.read.run import Run
 from analysis.report.model import document

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from disttrain.config.schedules import learning_rate, peak_lr
-from disttrain.config.sections.train import OptimConfig
+from disttrain.config.sections.optim import OptimConfig
 from disttrain.errors import ConfigError
 from disttrain.optim.optimizer import build_optimizer, set_learning_rate, set_lr_scales
 from tests.support.tolerance import assert_close

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from disttrain.config.sections.compute import PrecisionConfig
-from disttrain.config.sections.train import OptimConfig
+from disttrain.config.sections.optim import OptimConfig
 from disttrain.models.hooks import ModelHooks
 from disttrain.optim.optimizer import build_optimizer
 from disttrain.optim.precision import LossScale, Precision, RunningStatistics, build_precision, step_unless

@@ -15,18 +15,10 @@ from disttrain.records.run_directory import RunDir
 from jobs.core.environment import TRACE_PIPES
 from jobs.core.processes import is_running
 from jobs.core.rank_positions import SCRIPT, RankPosition, describe_hang, silent_rank
-from jobs.node import silent_ranks
+from jobs.node import rank_stacks, silent_ranks
 from jobs.node.hang import overdue
-from jobs.node.silent_ranks import (
-    RankProcess,
-    SilentRanks,
-    Stack,
-    main_thread,
-    rank_processes,
-    save_stacks,
-    with_stacks,
-    work_of,
-)
+from jobs.node.rank_stacks import Stack, main_thread, save_stacks, with_stacks
+from jobs.node.silent_ranks import RankProcess, SilentRanks, rank_processes, work_of
 from tests.support.jobs import wait_until
 
 IDLE = RankPosition(0, SCRIPT, 0, 90.0, 60.0, waiting=False, stopped=False, where="train.py:9 in load")
@@ -139,11 +131,16 @@ def test_a_rank_whose_gpu_computes_waits_for_others(machine):
     assert not machine.after(20)[0].waiting
 
 
-@pytest.mark.parametrize("act", [prints, works, computes, rests])
-def test_the_agents_of_all_nodes_see_that_a_rank_works_without_a_kernel(machine, act):
+def computes_and_prints(machine):
+    computes(machine)
+    prints(machine)
+
+
+@pytest.mark.parametrize("act", [prints, computes_and_prints, works, computes, rests])
+def test_the_agents_of_all_nodes_see_that_a_rank_prints_or_works_without_a_kernel(machine, act):
     machine.after(20)
     machine.after(10, each=lambda: act(machine))
-    assert machine.attempt.rank_works.exists() == (act in (prints, works))
+    assert machine.attempt.rank_works.exists() == (act not in (computes, rests))
 
 
 def test_a_suspended_job_does_not_hang_and_a_stopped_rank_is_named(machine):
@@ -278,7 +275,7 @@ def test_faulthandler_prints_the_stack_of_a_rank(sleeper, tmp_path, monkeypatch)
     attempt, rank = sleeper
     assert rank.rank == 5
     assert work_of(rank.pid)[0] > 0
-    monkeypatch.setattr(silent_ranks.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(rank_stacks.shutil, "which", lambda *_, **__: None)
     os.kill(rank.pid, signal.SIGSTOP)
     assert save_stacks(attempt, [rank], tmp_path, None) == {5: Stack("train.py:4 in load", False)}
     assert "line 4 in load" in attempt.stack(5).read_text()
@@ -290,14 +287,14 @@ def test_py_spy_is_preferred_and_ends_no_rank(sleeper, tmp_path, monkeypatch):
     spy = tmp_path / "py-spy"
     spy.write_text(f"#!/bin/sh\ncat <<'END'\n{SPIED}END\necho \"$@\"\n")
     spy.chmod(0o755)
-    monkeypatch.setattr(silent_ranks.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(rank_stacks.sys, "executable", str(tmp_path / "python"))
     assert save_stacks(attempt, [rank], tmp_path, "/nowhere") == {5: Stack("train.py:9 in load", False)}
     assert f"dump --full-filenames --pid {rank.pid}" in attempt.stack(5).read_text()
     assert is_running(rank.pid)
 
 
 def test_a_command_without_ranks_is_its_process_and_a_shared_log_names_no_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(silent_ranks.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(rank_stacks.shutil, "which", lambda *_, **__: None)
     script = "import os, faulthandler, time; faulthandler.enable(); os.write(1, b'.'); time.sleep(600)"
     words = [
         "sh",
@@ -319,8 +316,8 @@ def test_a_command_without_ranks_is_its_process_and_a_shared_log_names_no_line(t
 
 
 def test_a_rank_without_a_stack_is_named_and_the_flight_recorder_is_asked(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(silent_ranks, "_TRACE_S", 0)
-    monkeypatch.setattr(silent_ranks.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(rank_stacks, "_TRACE_S", 0)
+    monkeypatch.setattr(rank_stacks.shutil, "which", lambda *_, **__: None)
     stem = tmp_path / TRACE_PIPES
     os.mkfifo(f"{stem}5.pipe")
     os.mkfifo(f"{stem}6.pipe")

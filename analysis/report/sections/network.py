@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from analysis.draw.style import size_axis
-from analysis.read.lines import read_record
+from analysis.read.record import read_record
 from analysis.read.run import Run
 from analysis.report.common import (
     Column,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from analysis.comparison import repeat_plan
 from analysis.draw.charts import Guide
 from analysis.draw.style import size_axis
-from analysis.read.lines import read_record
+from analysis.read.record import read_record
 from analysis.report.common import (
     STEP,
     THROUGHPUT,
