@@ -77,8 +77,9 @@ def save_stacks(
         else:
             log_line(f"no stack of rank {each.rank}: neither py-spy nor faulthandler can be used")
     times = Counter(texts.values())  # ranks of one log have the stacks of each other
-    stacks = {each.rank: main_thread(text) for each, text in texts.items() if times[text] == 1}
-    return {rank: stack for rank, stack in stacks.items() if stack is not None}
+    return {
+        each.rank: stack for each, text in texts.items() if times[text] == 1 and (stack := main_thread(text))
+    }
 
 
 def _request_traces(memory: Path) -> None:

@@ -33,18 +33,17 @@ def variables(
     launcher: str, *, nnodes: int, nproc_per_node: int, node_rank: int, master_addr: str, master_port: int
 ) -> list[dict[str, str]]:
     """The variables of each process on a node. The numbers are named as torchrun's options."""
-    ranks = nproc_per_node
     values = {
         "NODE_RANK": node_rank,
         "NNODES": nnodes,
         "MASTER_ADDR": master_addr,
         "MASTER_PORT": master_port,
-        "WORLD_SIZE": nnodes * ranks,
-        "LOCAL_WORLD_SIZE": ranks,
+        "WORLD_SIZE": nnodes * nproc_per_node,
+        "LOCAL_WORLD_SIZE": nproc_per_node,
     }
     processes = [
-        {**values, "LOCAL_RANK": number, "RANK": node_rank * ranks + number}
-        for number in range(1 if launcher == "node" else ranks)
+        {**values, "LOCAL_RANK": number, "RANK": node_rank * nproc_per_node + number}
+        for number in range(1 if launcher == "node" else nproc_per_node)
     ]
     return [{name: str(process[name]) for name in LAUNCHERS[launcher]} for process in processes]
 
