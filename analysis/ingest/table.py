@@ -1,4 +1,4 @@
-"""Parse a CSV table of step times per rank; docs/ingest.md describes its columns."""
+"""Parse a CSV table of step times per rank; docs/report.md describes its columns."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def ingest(
     """Write a run directory below `root` for each run of a CSV table; the runs, and warnings.
 
     Args:
-        path: the table (docs/ingest.md).
+        path: the table (docs/report.md).
         root: folder of all sweeps.
         sweep: sweep of rows without a column `sweep`; the name of the file by default.
         global_batch_size: samples of a step over all ranks, for tables without a column `samples`.

@@ -140,7 +140,7 @@ class EnvInherited(Record):
 
 
 class EnvFinding(Record):
-    """One finding of the lint of communication variables (docs/fabric.md)."""
+    """One finding of the lint of communication variables (docs/communication.md)."""
 
     severity: Literal["error", "warning", "info"]
     kind: str

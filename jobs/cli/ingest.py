@@ -10,7 +10,7 @@ from jobs.cli import options
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.common(parser)
-    text = "table with a row for each step and rank (docs/ingest.md)"
+    text = "table with a row for each step and rank (docs/report.md)"
     options.value(parser, "file", "FILE.csv", text, type=Path)
     options.value(parser, "--sweep", "NAME", "sweep of rows without a sweep (name of the file)")
     text = "samples of a step over all ranks, for a table without the column samples"

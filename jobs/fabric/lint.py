@@ -48,7 +48,7 @@ class Finding:
 
     severity: FindingSeverity
     kind: str
-    """A key of the table in docs/fabric.md."""
+    """A key of the table in docs/communication.md."""
     name: str
     value: str
     origin: str

@@ -1,4 +1,4 @@
-"""The examples of `docs/extending.md` work as they stand."""
+"""The examples of `docs/architecture.md` work as they stand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from disttrain.transforms import load_transform
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = {
     re.match(r"# disttrain/(\S+)\.py", code)[1]: code
-    for code in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "extending.md").read_text(), re.S)
+    for code in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "architecture.md").read_text(), re.S)
 }
 
 

@@ -257,5 +257,5 @@ def test_a_misspelt_name(name, meant):
 
 
 def test_the_document_names_the_prefixes_of_other_libraries():
-    text = (Path(__file__).parents[2] / "docs" / "fabric.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "communication.md").read_text()
     assert [prefix for prefix in READ_BY_OTHERS if f"`{prefix}`" not in text] == []

@@ -15,7 +15,7 @@ class GradientCommunicationConfig(Section):
     scheme: str = "none"
     """`none`: one all-reduce of each bucket, in the type of the gradients. `fp16`, `bf16`, `powersgd`,
     `topk`, `randomk`, `hierarchical`, `local_sgd`, or `package.module:name`: see
-    [gradient-communication.md](gradient-communication.md)."""
+    [communication.md](communication.md#fewer-bytes-for-gradients)."""
     options: dict[str, Any] = {}  # noqa: RUF012 -- pydantic copies it
     """Keyword arguments of a scheme of another package."""
     warmup_steps: NonNegativeInt = 0
