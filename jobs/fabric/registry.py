@@ -1,10 +1,11 @@
 """Environment variables of NCCL, torch, gloo and libfabric: versions, class, allowed values, former defaults.
 
-The data is `variables.json` beside this module, one line for each variable: `library` and the versions that read it
-(`since`, `until`), `kind` (`system`, `debug`: not for production, `internal`: not documented, `alias`, `dead`), type
-and allowed values, `defaults` as pairs of a version and the default from it on, and the `fabrics` on which it has an
-effect. `combinations` fail or corrupt data, `prescribed` lists values that a network needs. For a new release of NCCL,
-compare `NCCL_PARAM`, `ncclGetEnv` and the user guide with the previous tag, and raise `read_from`.
+The data is `variables.json` beside this module, one line for each variable: `library` and the versions that
+read it (`since`, `until`), `kind` (`system`, `debug`: not for production, `internal`: not documented, `alias`
+or `dead`), type and allowed values, `defaults` as pairs of a version and the default from it on, and the
+`fabrics` on which it has an effect. `combinations` fail or corrupt data, `prescribed` lists values that a
+network needs. For a new release of NCCL, compare `NCCL_PARAM`, `ncclGetEnv` and the user guide with the
+previous tag, and raise `read_from`.
 """
 
 from __future__ import annotations
