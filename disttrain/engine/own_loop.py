@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -32,8 +32,6 @@ from disttrain.errors import ConfigError
 from disttrain.models.hooks import hooks_of
 from disttrain.parallel.ddp import COMM_METHOD
 from disttrain.parallel.fully_shard_waits import comm_method
-from disttrain.records.exit_causes import StopCause
-from disttrain.records.json_files import read_json_or_none
 from disttrain.records.metrics import EvalPoint, Metrics
 from disttrain.runtime.fully_shard_hooks import compute_device, groups_of_mesh
 from disttrain.runtime.process import rank_info
@@ -227,20 +225,12 @@ class LoopTelemetry:
             self._comm.close()
         if error is None:
             self._recorder.report_of(self._model)
-            self.metrics: Metrics = self._recorder.finish(self._stop_cause())
+            cause = self._output.stop_cause() if self._step < self._steps else None
+            self.metrics: Metrics = self._recorder.finish(cause)
             self._output.close(None, self.metrics)
         else:
             self._output.fail(error)
             self._recorder.abort()
-
-    def _stop_cause(self) -> StopCause | None:
-        """The cause for which the job stopped the loop before its announced last step."""
-        if self._step >= self._steps:
-            return None
-        if self._output.run.stop.exists():
-            return "stopped"
-        cause = (read_json_or_none(self._output.attempt.stop) or {}).get("cause")
-        return cause if cause in get_args(StopCause) else None
 
     def _forward_begins(self, model: nn.Module, inputs: Any) -> None:
         if model.training or torch.is_grad_enabled():

@@ -13,12 +13,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from disttrain.errors import ConfigError, NodeFault, NonFinite, message_of
 from disttrain.records import collect_provenance
 from disttrain.records.attempt import Outcome, RankError
-from disttrain.records.exit_causes import Cause, unplanned_steps
+from disttrain.records.exit_causes import Cause, StopCause, unplanned_steps
 from disttrain.records.json_files import forbid_world_writes, read_json_or_none, write_json
 from disttrain.records.metrics import Metrics
 from disttrain.records.planned import Provenance, RunRecord
@@ -114,6 +114,13 @@ class RunOutput:
             planned = read_json_or_none(self.run.run_json) or {}
         defaults = {"name": self.run.name, "sweep": self.run.sweep, "run_key": BY_HAND}
         return {name: planned.get(name, default) for name, default in defaults.items()}
+
+    def stop_cause(self) -> StopCause | None:
+        """The cause for which a script was requested to stop."""
+        if self.run.stop.exists():
+            return "stopped"
+        cause = (read_json_or_none(self.attempt.stop) or {}).get("cause")
+        return cause if cause in get_args(StopCause) else None
 
     @contextmanager
     def recorded_if_it_fails(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ from disttrain import LoopTelemetry, Trainer
 from disttrain.engine.step import collections_by_hand
 from disttrain.engine.train import batches_of, begin, run, train
 from disttrain.errors import ConfigError
-from disttrain.records.json_files import read_json
+from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import ATTEMPT, RUN_DIR, RunDir
 from disttrain.runtime.rank_heartbeat import heartbeat
 from disttrain.runtime.run_output import RunOutput, record_failure
@@ -56,6 +56,27 @@ def test_the_end_of_the_block_is_recorded_once(tmp_path, act, cause):
     assert not (tmp_path / other).exists()
     if cause == "crashed":
         assert read_json(tmp_path / "metrics.json")["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("steps", "request_", "end"),
+    [
+        (2, {"cause": "preempted"}, ("stopped", "preempted")),
+        (2, {}, ("completed", None)),
+        (1, {"cause": "preempted"}, ("completed", None)),  # after the last step
+    ],
+)
+def test_a_script_that_stops_at_a_request_of_its_job_is_not_done(tmp_path, monkeypatch, steps, request_, end):
+    attempt = RunDir(tmp_path).attempt(0)
+    attempt.path.mkdir(parents=True)
+    monkeypatch.setenv(RUN_DIR, str(tmp_path))
+    monkeypatch.setenv(ATTEMPT, "0")
+    write_json(attempt.stop, request_)
+    with trainer(None, steps=steps) as own:
+        test_trainer.train(own, 1)
+        own.save(wait=False)
+    assert (own.metrics().status, own.metrics().stop_cause) == end
+    assert own.metrics().checkpoint_step == 1
 
 
 def test_an_error_of_the_constructor_is_recorded_in_a_job(tmp_path, monkeypatch):
