@@ -182,7 +182,7 @@ class PreflightBandwidth(Part):
     gpu_link_bytes_per_s: float | None = None
     """In a job of one node: rate of all these links of one GPU in one direction; null if unknown."""
     ceiling_bytes_per_s: float | None
-    """Largest possible bus bandwidth by the model of docs/preflight.md; null without a known link rate."""
+    """Largest possible bus bandwidth by the model of docs/your-cluster.md; null without a known link rate."""
     floor_bytes_per_s: float | None
     """Bus bandwidth of the large size below which there is a warning; null without a ceiling."""
     not_judged: str | None = None

@@ -1,6 +1,6 @@
 """Ceiling of the bus bandwidth of an all-reduce, and the node or link that is slow. Pure functions.
 
-Sources: docs/preflight.md. A large all-reduce moves each byte over the slowest part of a ring: its bus
+Sources: docs/your-cluster.md. A large all-reduce moves each byte over the slowest part of a ring: its bus
 bandwidth cannot exceed the rate by which a node reaches the others. NCCL on two nodes uses trees that send
 each byte over the link once instead of 2(N-1)/N times, so that its bus bandwidth reaches up to twice that
 rate (nccl/src/graph/tuning.cc). Two nodes therefore have a ceiling of their own. Within one node, the ceiling

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.value(parser, "--out", "DIR", text, type=Path)
     text = "leave out the first N steps after each start, where the recorded warm-up is shorter"
     options.value(parser, "--warmup", "N", text, type=int, default=0)
-    text = "leave out runs whose pre-flight had warnings (docs/preflight.md)"
+    text = "leave out runs whose pre-flight had warnings (docs/your-cluster.md#pre-flight)"
     options.flag(parser, "--reject-warned", text)
     text = "another sweep to compare with: which is faster, and what differs"
     options.value(parser, "--against", "SWEEP", text)

@@ -1,6 +1,6 @@
 """Tables of runs: for people by `status` and `watch`, and for other programs by `--csv` and `--parquet`.
 
-docs/tables.md describes both. Columns for other programs are `EXPORTED`, then the keys of the config.
+docs/sweeps.md describes both. Columns for other programs are `EXPORTED`, then the keys of the config.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Check all nodes of an attempt before its ranks start (docs/preflight.md). Standard library only.
+"""Check all nodes of an attempt before its ranks start (docs/your-cluster.md). Standard library only.
 
 Each node collects its facts. Node 0 judges them, writes `preflight.json`, and puts nodes at fault on the
 exclusion list of the runs folder. In mode full, the ranks of all nodes measure their links together before:

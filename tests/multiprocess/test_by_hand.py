@@ -77,7 +77,7 @@ def test_one_machine_two_ranks_with_a_flag_over_the_file(config, tmp_path):
 
 
 def test_two_machines_without_slurm(config, tmp_path):
-    """Two agents, one command line each, as `docs/by-hand.md` says; each writes below its own folder."""
+    """Two agents, one command line each, as `docs/sweeps.md` says; each writes below its own folder."""
     port = free_port()
     machines = []
     for node in (0, 1):

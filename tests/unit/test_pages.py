@@ -53,7 +53,8 @@ def example_files(text):
 
 def named_modules(text):
     """Dotted names of the project's packages."""
-    return set(re.findall(r"(?<![\w/.-])(?:disttrain|jobs|sweeps|analysis|benchmarks)(?:\.\w+)+", text))
+    packages = "disttrain|jobs|sweeps|analysis|benchmarks"
+    return set(re.findall(rf"(?<![\w/.-])(?:{packages})(?:\.(?!md\b)\w+)+", text))
 
 
 def exists(module):
@@ -69,9 +70,9 @@ def exists(module):
 
 
 def commands(text):
-    """Arguments of each `submit.py` command line, up to a comment or a shell operator."""
+    """Arguments of each command line of a verb, up to a comment or a shell operator."""
     for line in code_of(text):
-        if match := re.match(r"(?:\S*sudo )?(?:\S*python )?submit\.py (.+)", line):
+        if match := re.match(r"(?:\S*sudo )?(?:\S*python submit\.py|submit\.py|disttrain) (.+)", line):
             yield re.split(r"\s#|[|;>&]| -- ", match[1])[0].split()
 
 

@@ -268,4 +268,4 @@ def test_shipped_profiles_give_a_reason_and_fit_the_schema(path):
     of_file = {**yaml.safe_load(path.read_text()), "name": path.stem}
     assert [schema.is_valid(each) for each in (made.as_dict(), of_file)] == [True, True]
     assert not schema.is_valid({**of_file, "surprise": 1})
-    assert f"`{path.stem}`" in (DOCS / "profiles.md").read_text()
+    assert f"`{path.stem}`" in (DOCS / "your-cluster.md").read_text()
