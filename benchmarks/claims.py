@@ -33,7 +33,7 @@ from benchmarks import result_record
 
 ROOT = result_record.ROOT
 NOT_MEASURED = ROOT / "benchmarks" / "not_measured.yaml"
-NOT_READ = {"docs/log.md", "docs/configuration.md"}
+NOT_READ = {"docs/log.md"}
 QUOTES_OTHERS = "docs/results.md"
 
 UNITS = {

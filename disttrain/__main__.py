@@ -3,7 +3,7 @@
 In a job:    torchrun ... -m disttrain --run-dir RUN --attempt 0        (config from RUN/run.json)
 By hand:     torchrun ... -m disttrain --config FILE.yaml [--run-dir DIR] [--train.steps 50 ...]
 
-Every config key is a flag too; `docs/configuration.md` lists them.
+Every config key is a flag too; `docs/reference/configuration.md` lists them.
 """
 
 from __future__ import annotations

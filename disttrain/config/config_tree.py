@@ -30,8 +30,8 @@ class Config(Section):
     """Full configuration of one run."""
 
     command: Words = ()
-    """A script of your own and its arguments, in place of this project's trainer, as one line or as a list:
-    `train.py --lr 3e-4`, or `-m package.train --lr 3e-4`. See [own-script.md](own-script.md)."""
+    """A script of your own and its arguments, in place of this project's trainer: `train.py --lr 3e-4`, `-m
+    package.train`, or a list."""
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()

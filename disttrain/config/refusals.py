@@ -1,6 +1,6 @@
 """The values that exclude each other, refused before any process starts: one table of rules.
 
-`docs/configuration.md` lists them.
+`docs/reference/refusals.md` lists them.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Rule:
         beside = f"{first} {self.verb} {either(others or [''], 'and')}".rstrip()
         return f"{beside}: {self.why.replace('{}', str(result))}"
 
-    def documented(self) -> str:
-        """The rule for a reader of the documents."""
-        conditions = " with ".join(condition.documented() for condition in self.conditions)
-        return f"{conditions}: {self.why.replace('{}', '…')}"
+    def documented(self) -> list[str]:
+        """The rule for a reader of the documents: the first value, the others, the reason."""
+        first, *others = (condition.documented() for condition in self.conditions)
+        return [first, ", ".join(others), self.why.replace("{}", "…")]

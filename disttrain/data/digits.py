@@ -20,11 +20,11 @@ _VALID_EVERY = 5
 
 
 def build(*, size: PositiveInt = 8) -> Source:
-    """Images of shape (1, size, size), standardised by the training split's mean and deviation.
+    """Handwritten digits of shape (1, size, size), standardised.
 
     Parameters
     ----------
-    size : pixels on a side; images are resized bilinearly if it is not 8.
+    size : pixels on a side; other sizes than 8 are resized.
     """
     import sklearn  # takes half a second, so imported only for this data kind
     from sklearn.datasets import load_digits

@@ -47,11 +47,11 @@ def build(
 
     Parameters
     ----------
-    path : folder with a subfolder for each class, read recursively; hidden files are left out.
+    path : folder with a subfolder for each class; hidden files are left out.
     size : pixels on a side.
     valid_path : folder of the validation images, with the same classes.
-    valid_share : share of the images held out without `valid_path`; a hash of the name decides.
-    augment : random crops and mirroring of training images; without it, they are cropped as in a validation.
+    valid_share : share held out without `valid_path`, by a hash of the name.
+    augment : crop training images at random and mirror them.
 
     Raises
     ------

@@ -49,11 +49,16 @@ def build(
 
     Parameters
     ----------
-    task : classification of `shape` into `classes`, or language of `seq_len` tokens out of `vocab`.
-    samples : number of training samples.
-    valid_samples : number of validation samples; 0 for no validation.
-    delay_s : additional seconds of loading a training batch, as from slow storage; the run is emulated.
-    delay_ranks : ranks with this delay; empty for all ranks.
+    task : `classification` of `shape` into `classes`, or `language`: `seq_len` tokens out of `vocab`.
+    shape : sizes of a sample.
+    classes : number of classes.
+    vocab : number of different tokens.
+    seq_len : tokens of a sample.
+    samples : training samples.
+    valid_samples : validation samples; 0: no validation.
+    seed : seed of the samples.
+    delay_s : additional seconds of loading a training batch; the run is emulated.
+    delay_ranks : ranks with this delay; empty: all.
     """
     total = samples + valid_samples
     dataset: Dataset[Sample]

@@ -35,15 +35,15 @@ def build(
     valid_share: Share = 0.05,
     tokenizer: str = "bytes",
 ) -> Source:
-    """Text from `path`, a folder or a file; without it, the source of Python's standard library.
+    """Text from `path`; without it, the source of Python's standard library.
 
     Parameters
     ----------
-    path : folder (read recursively, hidden files and folders left out) or single file.
-    pattern : file names to read, such as `*.txt`; by default `*.py` of the standard library, else all.
+    path : folder, read recursively without hidden files, or file.
+    pattern : names of files, such as `*.txt`; null: all, or `*.py` of the standard library.
     seq_len : predicted tokens of a sample.
-    valid_share : share of the bytes held out for validation.
-    tokenizer : `bytes` (256 tokens), or the local folder of a Hugging Face tokenizer.
+    valid_share : share of the bytes held out.
+    tokenizer : `bytes` (256 tokens), or the folder of a Hugging Face tokenizer.
 
     Raises
     ------

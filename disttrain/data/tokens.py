@@ -42,16 +42,18 @@ def build(
     valid_share: Share = 0.01,
     bytes_per_token: float | None = None,
 ) -> Source:
-    """Language modelling on the token file or folder `path`.
+    """Language modelling on tokens.
 
     Parameters
     ----------
-    vocab : size of the vocabulary; every token is smaller. A packed folder contains its own.
-    dtype : dtype of raw files; a `.npy` file and a packed folder contain their own.
+    path : token file, or folder made by `python -m disttrain.data pack`.
+    vocab : size of the vocabulary; a packed folder contains its own.
+    dtype : dtype of a raw file; a `.npy` file and a packed folder contain their own.
     seq_len : predicted tokens of a sample.
     valid_path : token file or folder to validate on.
     valid_share : share of the samples held out without `valid_path`.
-    bytes_per_token : mean bytes of text per token, for a loss in bits per byte; as for `vocab`.
+    bytes_per_token : mean bytes of text per token, for a loss in bits per byte; a packed folder contains its
+        own.
 
     Raises
     ------

@@ -81,9 +81,8 @@ class Trainer(Generic[B]):
     steps : optimizer steps of the whole training, which is the length of the schedule.
     batch_size : samples of a batch on one rank.
     accumulation : batches of an optimizer step on one rank.
-    run_dir : run directory, that of rank 0 on all ranks; by default `runs/by-hand/<script>-<time>`. A job of
-        `submit.py` has its own, which is used instead.
-    config : sections of the config (docs/configuration.md), such as `{"parallel": {"strategy": "ddp"}}`.
+    run_dir : run directory, that of rank 0 on all ranks; by default that of the job, else of script and time.
+    config : sections of the config, such as `{"parallel": {"strategy": "ddp"}}`.
 
     Raises
     ------

@@ -53,20 +53,21 @@ def build(
 
     Parameters
     ----------
-    table : a file (.yaml, .json) or its content: layers with name, bytes, forward_s and backward_s, and
-        shared fields (docs/emulation.md). Null: equal layers from the next four options.
-    layers : number of equal layers, without `table`.
-    layer_mb : parameters of each equal layer, in MiB.
-    forward_s, backward_s : seconds of a whole pass through equal layers, for any batch size.
-    dtype_bytes : bytes of a parameter and its gradient: 4 for float32, 2 for bfloat16; not with a file.
-    optimizer_s : seconds of an emulated optimizer, which leaves the parameters unchanged. Null: the value of
-        the file, or else the real optimizer of `optim`.
-    jitter_s : standard deviation of the seconds of a forward and a backward pass together: normal, drawn for
-        each step and rank from `seed`; one factor for all layers.
-    slow_ranks : ranks to which slow_s and slow_factor apply; ranks beyond the world are ignored.
-    slow_s : additional seconds of a forward and a backward pass together on slow ranks.
-    slow_factor : factor of the layers' seconds on slow ranks.
-    slow_steps : first and last step in which slow_s and slow_factor apply, by default all.
+    table : layers with name, bytes, forward_s and backward_s, as a file (.yaml, .json) or its content
+        (docs/emulation.md); null: equal layers.
+    layers : number of equal layers.
+    layer_mb : parameters of each equal layer in MiB.
+    forward_s, backward_s : seconds of a pass through all equal layers, for any batch size.
+    dtype_bytes : bytes of a parameter and of its gradient in equal layers.
+    optimizer_s : seconds of an emulated optimizer, which changes no parameters; null: as the table says, else
+        the real one.
+    jitter_s : standard deviation of the seconds of the passes of a step, normal, drawn for each step and
+        rank.
+    slow_ranks : ranks to which slow_s and slow_factor apply.
+    slow_s : additional seconds of the passes of a step.
+    slow_factor : factor of the seconds of the layers.
+    slow_steps : first and last slow step; null: all.
+    seed : seed of the jitter.
 
     Raises
     ------

@@ -46,12 +46,14 @@ class GPT(nn.Module):
 
     Parameters
     ----------
+    layers : blocks.
     width : width of the residual stream; a multiple of 2 * heads.
+    heads : attention heads of a block.
     mlp_ratio : width of the MLP's hidden layer / `width`.
-    tie_weights : whether the output layer shares the embedding's weights.
-    vocab_multiple : pads the vocabulary of embedding and output layer to a multiple of this number, by
-        default 1; matrix products of a GPU are faster at multiples of 128. Padding changes neither loss nor
-        predictions, and counts among parameters and FLOPs.
+    dropout : share of activations set to 0.
+    tie_weights : let the output layer share the embedding's weights.
+    vocab_multiple : pads the vocabulary to a multiple, such as 128 for faster matrix products; loss and
+        predictions stay.
 
     Raises
     ------

@@ -36,9 +36,8 @@ def build(
     Parameters
     ----------
     path : folder with config and weights, as written by `save_pretrained`.
-    model_type : a model type of transformers (`gpt2`, `llama`, `vit`, ...) with new weights. The source
-        determines vocabulary, number of labels and image size. Exclusive with `path`.
-    config : fields of the model's config to set (`{n_layer: 2, n_embd: 128}`).
+    model_type : type of transformers (`gpt2`, `llama`, `vit`, ...) with new weights, in place of `path`.
+    config : fields of the model's config to set: `{n_layer: 2}`.
 
     Raises
     ------

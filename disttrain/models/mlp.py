@@ -20,10 +20,17 @@ def build(
     activation: Literal["relu", "gelu"] = "relu",
     dropout: float = 0.0,
 ) -> nn.Sequential:
-    """Linear layers of the widths `hidden`, and an output layer of the source's classes or regression
-    outputs.
+    """Linear layers, the last one of the source's classes or regression outputs.
 
-    Raises `ConfigError` for a language source or a width below 1.
+    Parameters
+    ----------
+    hidden : widths of the layers before the last one.
+    activation : function after each of them.
+    dropout : share of activations set to 0.
+
+    Raises
+    ------
+    ConfigError : a language source, or a width below 1.
     """
     source.require("mlp", TAKES)
     layers: list[nn.Module] = [nn.Flatten()]

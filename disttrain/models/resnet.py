@@ -22,7 +22,8 @@ def build(source: DataShape, *, depth: Literal[18, 50] = 18, width: PositiveInt 
 
     Parameters
     ----------
-    width : channels of the first stage; the other three have 2, 4 and 8 times as many.
+    depth : layers.
+    width : channels of the first stage; the others have 2, 4 and 8 times as many.
 
     Raises
     ------

@@ -1,19 +1,34 @@
-"""The schema of what `--json` prints, and the tables in `docs/json.md`."""
+"""The schema of what `--json` prints, and the reference of its keys."""
 
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_type_hints
+from typing import Any, ClassVar, Literal
 
 from pydantic import TypeAdapter
 
-from docs.generate.configuration import type_name
-from docs.generate.files import DOCS, table
+from docs.generate.files import DOCS, REFERENCE, by_owners, page, table
 from jobs.cli.arguments import build_parser, parsers
 from jobs.status.run_state import RunFields, StateName
+
+_INTRODUCTION = """
+With `--json`, a command prints one JSON document to stdout when it ends, and nothing else. Warnings, errors
+and progress go to stderr as text. The exit code is the same.
+
+```json
+{"schema": 1, "verb": "status", "runs": [{"sweep": "default", "run": "n1", "...": "..."}], "error": null}
+```
+
+- `runs` are the runs that the command shows or changes, in the state after the command.
+- `error` is null if and only if the exit code is 0, else `{"message": "...", "exit_code": 2}`.
+- `schema` rises when a key is renamed or removed, not when one is added. The document has a [JSON
+  schema](../schemas/command-output.json).
+- `logs --json` prints a stream in JSON Lines: `{"log": "rank-00000", "line": "..."}` for each line, then the
+  document.
+- `cluster shell`, `tensorboard`, `open` and `completion` have no `--json`.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +41,7 @@ class _Named:
     path: str
     """The run directory."""
     state: StateName | Literal["stopped", "cancelled"]
-    """State of the run (docs/states.md)."""
+    """State of the run."""
     tags: list[str]
     """Tags of the run and of its sweep, in alphabetical order."""
 
@@ -93,21 +108,21 @@ def _admit(verb: dict[str, Any], keys: list[str]) -> dict[str, Any]:
 
 def documents() -> dict[Path, str]:
     """Every generated file and its text."""
-    made, types = schema(), get_type_hints(RunItem)
+    made = schema()
     keys = made["$defs"]["RunItem"]["properties"]
-    runs = [[f"`{key}`", type_name(types[key]), about["description"]] for key, about in keys.items()]
-    verbs: dict[tuple[str, str], list[str]] = {}
-    for verb, meanings in verb_keys().items():
-        for key_and_meaning in meanings.items():
-            verbs.setdefault(key_and_meaning, []).append(f"`{verb}`")
-    rows = [[f"`{key}`", ", ".join(names), meaning] for (key, meaning), names in verbs.items()]
-    tables = {
-        "run": table(["key", "type", "meaning"], runs),
-        "verb": table(["key", "verb", "meaning"], rows),
-    }
-    page = DOCS / "json.md"
-    text = page.read_text()
-    for name, generated in tables.items():
-        marks = rf"(?s)(?<=<!-- {name} keys, made by `make schemas` -->\n).*(?=<!-- end of {name} keys -->)"
-        text = re.sub(marks, f"\n{generated}\n".replace("\\", r"\\"), text)
-    return {DOCS / "schemas" / "command-output.json": json.dumps(made, indent=2) + "\n", page: text}
+    runs = [[f"`{key}`", about["description"]] for key, about in keys.items()]
+    groups = by_owners({verb: list(meanings.items()) for verb, meanings in verb_keys().items()})
+    rows = [
+        [", ".join(verbs), "<br>".join(f"`{key}`: {meaning}" for key, meaning in meanings)]
+        for verbs, meanings in groups.items()
+    ]
+    text = page(
+        "Output with --json",
+        _INTRODUCTION,
+        "## Keys of a run",
+        table(["key", "meaning"], runs),
+        "## Keys of single verbs",
+        table(["verb", "keys"], rows),
+    )
+    schema_text = json.dumps(made, indent=2) + "\n"
+    return {DOCS / "schemas" / "command-output.json": schema_text, REFERENCE / "json.md": text}

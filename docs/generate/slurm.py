@@ -1,9 +1,8 @@
-"""The schema of site profiles, their keys in `docs/profiles.md`, and `jobs/train.sbatch`."""
+"""The schema of site profiles, the reference of their keys, and `jobs/train.sbatch`."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from disttrain.config.parsing import check, load
-from docs.generate.configuration import type_name
-from docs.generate.files import DOCS, ROOT, table
+from docs.generate.configuration import HEAD, field_row
+from docs.generate.files import DOCS, REFERENCE, ROOT, page, table
 from jobs.node.peers import after_first_end_s
 from jobs.schedulers.slurm.profile import GENERIC, Container, Profile, Variable
 from jobs.schedulers.slurm.script import (
@@ -24,42 +23,33 @@ from jobs.schedulers.slurm.script import (
     script_text,
 )
 
-_KEYS = re.compile(r"(?<=<!-- keys, made by `make schemas` -->\n).*(?=<!-- end of keys -->)", re.DOTALL)
+_INTRODUCTION = """
+Keys of a site profile, a YAML file that says how jobs are submitted at one site. Editors can check profiles
+with the [schema](../schemas/site-profile.json).
+"""
 
 
 def documents() -> dict[Path, str]:
     """Every generated file and its text."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Profile.model_json_schema()}
     schema["required"].remove("name")  # the file's name is the name; run.json has it as a field
-    page = DOCS / "profiles.md"
     return {
         DOCS / "schemas" / "site-profile.json": json.dumps(schema, indent=2) + "\n",
-        page: _KEYS.sub(lambda _: keys(), page.read_text()),
+        REFERENCE / "profile-keys.md": page("Keys of a site profile", _INTRODUCTION, keys()),
         ROOT / "jobs" / "train.sbatch": by_hand(check(load(ROOT / "sweeps" / "default.yaml")).as_dict()),
     }
 
 
 def keys() -> str:
     """The keys of a profile, as Markdown."""
-    rows = []
-    for prefix, model in (("", Profile), ("environment.NAME.", Variable), ("container.", Container)):
-        rows += _rows(prefix, model)
-    return "\n" + table(["key", "type", "default", "meaning"], rows) + "\n"
-
-
-def _rows(prefix: str, model: type[BaseModel]) -> list[list[str]]:
-    return [
-        [
-            f"`{prefix}{name}`",
-            type_name(field.rebuild_annotation()),
-            "needed"
-            if field.is_required()
-            else f"`{json.dumps(field.get_default(call_default_factory=True))}`",
-            " ".join((field.description or "").split()),
-        ]
+    models: dict[str, type[BaseModel]] = {"": Profile, "environment.NAME.": Variable, "container.": Container}
+    rows = [
+        field_row(f"{prefix}{name}", field)
+        for prefix, model in models.items()
         for name, field in model.model_fields.items()
         if name != "name"
     ]
+    return table(HEAD, rows)
 
 
 _BY_HAND_HEAD = (

@@ -44,7 +44,7 @@ def runs_folder(parser: Container) -> None:
 
 def json_document(parser: argparse.ArgumentParser, **keys: str) -> None:
     """Add `--json`. `keys` are the keys that only this verb has, with their meaning."""
-    flag(parser, "--json", "print one JSON document (docs/json.md)")
+    flag(parser, "--json", "print one JSON document")
     parser.set_defaults(json_keys=keys)
 
 

@@ -52,7 +52,7 @@ StateName = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class RunFields:
-    """Fields of a run that `--json` prints as they are (docs/json.md). Unknown values are None."""
+    """Fields of a run that `--json` prints as they are (docs/reference/json.md). Unknown values are None."""
 
     __pydantic_config__: ClassVar = {"use_attribute_docstrings": True, "extra": "forbid"}
     note: str | None = None

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from disttrain.config.sections.base import section_of
 from jobs.cli.arguments import build_parser
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {page.relative_to(ROOT).as_posix(): page.read_text() for page in PAGES}
 HISTORY = "docs/log.md"  # names files and modules as they were
 FOLDERS = r"(?:disttrain|jobs|sweeps|analysis|benchmarks|tests|docs)"
@@ -24,13 +25,23 @@ CURRENT = {page: text for page, text in TEXTS.items() if page != HISTORY}
 current_page_texts = pytest.mark.parametrize(("page", "text"), CURRENT.items(), ids=CURRENT)
 
 
+def lines_of_blocks(text):
+    """Lines of code blocks; a line that ends with a backslash and its continuation are one."""
+    blocks = re.findall(r"^```[^\n]*\n(.*?)^```", text, re.S | re.M)
+    blocks += [
+        block.replace("    ", "", 1) for block in re.findall(r"^ {4}\S.*\n", without_blocks(text), re.M)
+    ]
+    return [line for block in blocks for line in re.sub(r"\\\n\s*", "", block).splitlines()]
+
+
+def without_blocks(text):
+    return re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+
+
 def code_of(text):
     """Inline code and the lines of code blocks."""
-    blocks = re.findall(r"^```[^\n]*\n(.*?)^```", text, re.S | re.M)
-    rest = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
-    lines = [line for block in blocks for line in block.splitlines()]
-    lines += re.findall(r"^ {4}(\S.*)$", rest, re.M)
-    return lines + [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", rest)]
+    inline = re.findall(r"`([^`]+)`", without_blocks(text))
+    return lines_of_blocks(text) + [" ".join(code.split()) for code in inline]
 
 
 def expanded(path):
@@ -69,11 +80,11 @@ def exists(module):
     return False
 
 
-def commands(text):
-    """Arguments of each command line of a verb, up to a comment or a shell operator."""
-    for line in code_of(text):
-        if match := re.match(r"(?:\S*sudo )?(?:\S*python submit\.py|submit\.py|disttrain) (.+)", line):
-            yield re.split(r"\s#|[|;>&]| -- ", match[1])[0].split()
+def commands(lines):
+    """The arguments in each command line, as text, up to a comment, a shell operator or ` -- `."""
+    for line in lines:
+        if match := re.match(r"(?:\S*sudo )?(?:(?:\S*python )?(?:\./)?submit\.py|disttrain) (.+)", line):
+            yield re.split(r"\s#|[|;>&]| -- ", match[1])[0]
 
 
 def subparsers(parser):
@@ -121,8 +132,15 @@ def test_links_lead_to_files_and_headings(page, text):
 
 @page_texts
 def test_commands_use_verbs_and_flags_that_exist(page, text):
-    for arguments in commands(text):
-        assert unknown_arguments(arguments) == [], arguments
+    for arguments in commands(code_of(text)):
+        assert unknown_arguments(arguments.split()) == [], arguments
+
+
+@page_texts
+def test_commands_in_blocks_are_complete(page, text):
+    for arguments in commands(lines_of_blocks(text)):
+        if "..." not in arguments and not arguments.startswith("VERB"):
+            build_parser().parse_args(shlex.split(arguments))
 
 
 CONTROL_GROUP_FILES = {"memory.events", "memory.max", "memory.oom_control"}

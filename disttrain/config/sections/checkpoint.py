@@ -14,28 +14,26 @@ DEFAULT_INTERVAL_S = 900.0
 class CheckpointConfig(Section):
     """Intervals, location and retention of checkpoints.
 
-    A run saves a checkpoint on every stop request, also without an interval.
+    Every stop request saves one, also without an interval.
     """
 
     every_steps: PositiveInt | None = None
     """Steps between checkpoints."""
     every_s: NotInKey[NonNegativeFloat | None] = None
-    """Seconds between checkpoints; with `every_steps`, the earlier of both. 0: none by time. null: 900
-    without `every_steps`, else none."""
+    """Seconds between checkpoints, besides `every_steps`; 0: none by time; null: 900, or none with
+    `every_steps`."""
     best: bool = True
-    """With `every_steps` or `every_s`: also save after each validation with the lowest loss so far."""
+    """With an interval: save also after each validation with the lowest loss so far."""
     keep: NotInKey[PositiveInt] = 2
-    """Number of newest checkpoints kept; the one with the lowest validation loss is kept in addition."""
+    """Newest checkpoints that are kept, besides the one with the lowest validation loss."""
     dir: NotInKey[str | None] = None
-    """Folder of checkpoints, with a subfolder `<sweep>/<run>` for each run; null: `checkpoints` of the run
-    directory."""
+    """Folder of checkpoints, by `<sweep>/<run>`; null: in the run directory."""
     asynchronous: bool = True
-    """Write files while training continues; training waits only for the copy to host memory."""
+    """Write files while training continues."""
     start_from: str | None = None
-    """Path of a checkpoint folder that a new run starts from."""
+    """Checkpoint folder that a new run starts from."""
     start_with: Literal["all", "model"] = "all"
-    """`all`: continue from that step with model, optimizer and random state. `model`: load the model alone
-    and begin at step 1."""
+    """`all`: continue from its step. `model`: load the model alone and begin at step 1."""
 
     @property
     def interval_s(self) -> float | None:

@@ -30,35 +30,30 @@ PRECISIONS = {
 
 
 class PrecisionConfig(Section):
-    """Dtype of the compute, and steps whose gradients are not finite."""
+    """Dtype of the compute, and gradients that are not finite."""
 
     dtype: Literal["auto", *PRECISIONS] = "fp32"  # type: ignore[valid-type]
-    """Dtype of matrix products and convolutions; parameters and optimizer state stay in float32. `auto`: bf16
-    where the device computes it in hardware, else fp32; the log says which and why. `tf32`: float32 with TF32
-    on a GPU. `bf16`, `fp16`: autocast; `fp16` with dynamic loss scaling."""
+    """Dtype of matrix products and convolutions; parameters stay in float32. `bf16` and `fp16` use autocast,
+    `fp16` with loss scaling. `auto`: bf16 where the hardware has it, else fp32."""
     on_non_finite: Literal["skip", "stop", "ignore"] = "skip"
-    """A step whose gradients contain NaN or infinity. `skip`: leave the parameters unchanged, count the step
-    and go on. `stop`: skip it and end the run with cause `non_finite`. `ignore`: no check and, without
-    `optim.grad_clip`, no gradient norm."""
+    """After gradients with NaN or infinity: `skip` the update, `stop` with cause `non_finite`, or `ignore`
+    them without a check."""
     max_skipped: PositiveInt = 20
-    """Skipped steps in a row after which `skip` ends the run with cause `non_finite`."""
+    """Skipped steps in a row after which `skip` ends the run."""
 
 
 class MemoryConfig(Section):
-    """Options that trade time for memory; see [memory.md](memory.md)."""
+    """Options that trade time for memory."""
 
     activation_checkpointing: Literal["none", "full", "every-n", "selective"] = "none"
-    """Recompute activations in the backward pass: of every block (`full`), of every n-th block (`every-n`),
-    or all but the outputs of matrix products, convolutions and attention (`selective`)."""
+    """Recompute activations in the backward pass: of all blocks (`full`), of one in `every_blocks`
+    (`every-n`), or all but those of matrix products, convolutions and attention (`selective`)."""
     every_blocks: PositiveInt | None = None
-    """Of this many successive blocks, `every-n` recomputes one; required by that mode and refused with any
-    other."""
+    """Blocks of which `every-n` recomputes one."""
     offload_activations: bool = False
-    """Keep activations in pinned host memory until the backward pass; with `activation_checkpointing`, only
-    the inputs of blocks are left to copy. Needs a GPU."""
+    """Keep activations in pinned host memory until the backward pass; needs a GPU."""
     loss_chunk_tokens: PositiveInt | None = None
-    """Compute the loss of a GPT for this many tokens at a time, so that the logits of all tokens never exist;
-    null: all at once. 1024 or more keep a GPU busy."""
+    """Tokens of a GPT whose logits exist at a time, during the loss; null: all."""
 
     @property
     def loss_in_model(self) -> bool:
@@ -74,17 +69,15 @@ class CompileConfig(Section):
     """Compilation with `torch.compile`, in a pass before the first step."""
 
     scope: Literal["none", "blocks", "model"] = "none"
-    """`blocks`: each block of the model by itself; blocks of equal shapes are compiled once. `model`: the
-    whole model as one graph, which takes longer to compile."""
+    """`blocks`: each block by itself. `model`: one graph, which takes longer to compile."""
     backend: str = "inductor"
-    """A backend that `torch.compiler.list_backends` names. `inductor` generates kernels; `aot_eager` and
-    `eager` capture the graph and run PyTorch's own kernels, to find the cause of a problem."""
+    """Backend of `torch.compile`; `aot_eager` and `eager` help to find the cause of a problem."""
     mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = "default"
     """Mode of inductor; `reduce-overhead` and `max-autotune` use CUDA graphs."""
     fullgraph: bool = False
-    """Refuse a model that does not become one graph per block (or model)."""
+    """Refuse a model that does not become one graph per block or model."""
     dynamic: bool | None = False
-    """Whether one graph serves all shapes; false: a graph for each shape; null: PyTorch decides."""
+    """One graph for all shapes; false: one for each shape; null: PyTorch decides."""
 
     @property
     def used_backend(self) -> str | None:

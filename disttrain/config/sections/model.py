@@ -11,20 +11,18 @@ class ModelConfig(Section, extra="allow"):
     """The model. Keys other than `kind` are keyword arguments of its `build`."""
 
     kind: str = "gpt"
-    """A module of `disttrain.models` (gpt, mlp, resnet, emulated, huggingface), or
-    `package.module:callable`."""
+    """`gpt`, `mlp`, `resnet`, `emulated`, `huggingface`, or `package.module:callable`."""
     transforms: tuple[str, ...] = ()
-    """Functions from module to module, applied in this order before the strategy: a module of
-    `disttrain.transforms` (channels_last, group_norm), or `package.module:callable`."""
+    """Changes of the model before the strategy, in this order: `channels_last`, `group_norm`, or
+    `package.module:callable`."""
 
 
 class DataConfig(Section, extra="allow"):
     """The data source. Keys not listed here are keyword arguments of its `build`."""
 
     kind: str = "text"
-    """A module of `disttrain.data` (text, tokens, images, digits, synthetic), or
-    `package.module:callable`."""
+    """`text`, `tokens`, `images`, `digits`, `synthetic`, or `package.module:callable`."""
     workers: NonNegativeInt = 0
-    """Loader processes per rank; 0 loads in the rank itself."""
+    """Loader processes of each rank; 0: the rank loads."""
     prefetch: PositiveInt = 2
-    """Batches prefetched by each loader process; used when `workers` > 0."""
+    """Batches that each loader process prefetches."""

@@ -25,26 +25,25 @@ class OptimConfig(Section):
     momentum: NonNegativeFloat = 0.9
     """Momentum of SGD."""
     fused: bool | None = None
-    """Fused optimizer kernels; null uses them where the device supports them."""
+    """Fused kernels; null: where the device has them."""
     grad_clip: PositiveFloat | None = None
-    """Global gradient norm above which gradients are clipped; null does not clip."""
+    """Largest global gradient norm; null: no clipping."""
     schedule: str = "constant"
-    """Learning-rate schedule after the warm-up: `constant`, `linear`, `cosine`, `cosine_restarts`, `step`, or
+    """After the warm-up: `constant`, `linear`, `cosine`, `cosine_restarts`, `step`, or
     `package.module:name`."""
     warmup_steps: NonNegativeInt = 0
-    """Steps of linear warm-up before the schedule starts."""
+    """Steps of linear warm-up."""
     final_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Final learning rate of `cosine` and `linear`, and of each cycle of `cosine_restarts`, as a fraction of
-    the peak."""
+    """Final learning rate / peak, of `linear`, `cosine` and each cycle of `cosine_restarts`."""
     restart_every: PositiveInt | None = None
-    """Steps of the first cycle of `cosine_restarts`; required by that schedule and refused with any other."""
+    """Steps of the first cycle of `cosine_restarts`."""
     restart_factor: PositiveInt = 1
-    """Length of each cycle of `cosine_restarts` / length of the one before."""
+    """Length of a cycle / length of the one before."""
     step_every: PositiveInt | None = None
-    """Steps between drops of the `step` schedule; required by that schedule and refused with any other."""
+    """Steps between drops of the schedule `step`."""
     step_factor: PositiveFloat = 0.1
-    """Factor of the learning rate at each drop of the `step` schedule."""
+    """Factor of the learning rate at each drop."""
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"
-    """Scale `lr` by (global batch / `lr_base_batch`), or by its square root."""
+    """Scale `lr` by global batch size / `lr_base_batch`, or by the square root of it."""
     lr_base_batch: PositiveInt | None = None
-    """Global batch size that `lr` was tuned for; required when `lr_scaling` is not `none`."""
+    """Global batch size for which `lr` was tuned."""

@@ -13,21 +13,20 @@ class GradientCommunicationConfig(Section):
     """How the gradients of `strategy` ddp travel."""
 
     scheme: str = "none"
-    """`none`: one all-reduce of each bucket, in the type of the gradients. `fp16`, `bf16`, `powersgd`,
-    `topk`, `randomk`, `hierarchical`, `local_sgd`, or `package.module:name`: see
-    [communication.md](communication.md#fewer-bytes-for-gradients)."""
+    """`none`: an all-reduce of each bucket. `fp16`, `bf16`, `powersgd`, `topk`, `randomk`, `hierarchical`,
+    `local_sgd`, or `package.module:name`."""
     options: dict[str, Any] = {}  # noqa: RUF012 -- pydantic copies it
     """Keyword arguments of a scheme of another package."""
     warmup_steps: NonNegativeInt = 0
-    """First steps of the run in which gradients travel as by `none`."""
+    """First steps that communicate as with `none`."""
     rank: PositiveInt = 4
     """Rank of the factors of `powersgd`."""
     warm_start: bool = True
-    """Start the factors of `powersgd` from those of the last step, not from random ones."""
+    """Start the factors of `powersgd` from those of the last step."""
     ratio: Annotated[float, Field(gt=0, le=1)] = 0.01
     """Share of the gradients that `topk` and `randomk` send."""
     error_feedback: bool = True
-    """Add the gradients that `topk` and `randomk` did not send to those of the next step."""
+    """Add the gradients that `topk` and `randomk` did not send to the next step's."""
     average_every: PositiveInt = 8
     """Steps between averages of the parameters by `local_sgd`."""
 
@@ -36,82 +35,68 @@ class DDPConfig(Section):
     """Options of DistributedDataParallel."""
 
     bucket_mb: PositiveFloat | None = None
-    """Gradient bucket size in MiB; null leaves PyTorch's own, 25 MiB after a first bucket of 1 MiB."""
+    """Size of gradient buckets in MiB; null: PyTorch's 25."""
     first_bucket_mb: PositiveFloat | None = None
-    """Size of the bucket that is reduced first, in MiB: a small one lets communication begin early. null: as
-    `bucket_mb`, or 1 MiB if both are null."""
+    """Size of the bucket reduced first, in MiB; null: as `bucket_mb`, else 1."""
     gradient_as_bucket_view: bool = True
-    """Let gradients live inside the buckets, so that no copy of them exists after the backward pass. The peak
-    of a step falls if the gradients need more memory than the activations; with accumulation the copy
-    stays."""
+    """Keep gradients in the buckets, which saves a copy of them unless the step accumulates."""
     static_graph: bool = False
     """Promise that every step uses the same parameters."""
     find_unused_parameters: bool = False
-    """Look for parameters without a gradient (costs a walk over the graph in each step)."""
+    """Find parameters without a gradient, by a walk over the graph in each step."""
     broadcast_buffers: bool = True
-    """Give every rank the buffers of rank 0, such as running statistics of batch norm, before each forward
-    pass. Without it they differ by rank; a validation and a checkpoint take those of rank 0."""
+    """Send buffers of rank 0, such as statistics of batch norm, before each forward pass."""
     sync_batch_norm: bool = False
-    """Compute each batch norm over the samples of all ranks. A group norm needs no communication for this:
-    `model.transforms=[group_norm]`."""
+    """Compute batch norms over the samples of all ranks."""
 
 
 class PipelineConfig(Section):
     """Options of pipeline parallelism. The micro-batches of a step are those of the accumulation."""
 
     stages: Annotated[int, Field(ge=2)] = 2
-    """Stages that the layers are split into. Each stage has ranks / `stages` replicas."""
+    """Stages of layers; each has ranks / `stages` replicas."""
     schedule: Literal["gpipe", "1f1b"] = "1f1b"
-    """Order of the passes: `gpipe` runs all forward passes first; `1f1b` alternates, so that a stage keeps
-    the activations of at most `stages` micro-batches."""
+    """`gpipe`: all forward passes first. `1f1b`: in turns, with activations of at most `stages`
+    micro-batches."""
 
 
 class FSDPConfig(Section):
     """Options of `fully_shard`, in both strategies that shard."""
 
     reshard_after_forward: bool = True
-    """Free the gathered parameters of a block after its forward pass, and gather them again for its backward
-    pass. False keeps them: one all-gather per block less, and the memory of all parameters."""
+    """Free gathered parameters after the forward pass, and gather them again for the backward pass."""
     forward_prefetch: NonNegativeInt = 0
-    """Blocks whose parameters are gathered ahead in the forward pass. 0: the host issues each all-gather when
-    it reaches the block, which on a GPU overlaps with the block before."""
+    """Blocks gathered ahead in the forward pass."""
     backward_prefetch: PositiveInt | None = None
-    """Blocks whose parameters are gathered ahead in the backward pass; null is PyTorch's one."""
+    """Blocks gathered ahead in the backward pass; null: PyTorch's 1."""
     accumulation: Literal["reduce_scatter", "no_sync"] = "reduce_scatter"
-    """Gradients of all micro-steps but the last: `reduce_scatter` reduces each within the shard, and keeps a
-    shard of their sum. `no_sync` sends nothing, and keeps whole gradients."""
+    """`reduce_scatter` in each micro-step; `no_sync`: in the last one alone, with whole gradients until
+    then."""
     reduce_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Dtype in which gradients travel and are summed. Parameters travel in the dtype of autocast
-    (`precision.dtype` bf16 or fp16), else in their own."""
+    """Dtype in which gradients travel and are summed."""
     meta_device: bool = True
-    """Build the model in host memory of rank 0 alone, which sends every rank its shard. False builds it in
-    host memory of every rank."""
+    """Build the model on rank 0 alone, which sends each rank its shard."""
     cpu_offload: bool = False
-    """Keep each rank's shard of parameters, gradients and optimizer state in pinned host memory. The CPU
-    updates the parameters. Needs a GPU; see [memory.md](memory.md)."""
+    """Keep shards in pinned host memory, where the CPU updates them; needs a GPU."""
 
 
 class HSDPConfig(Section):
     """Layout of `strategy` hsdp."""
 
     shard_size: PositiveInt | None = None
-    """Ranks that share one copy of the parameters; null: `resources.gpus_per_node`."""
+    """Ranks that share one copy; null: `resources.gpus_per_node`."""
 
 
 class ParallelConfig(Section):
     """How the ranks work together."""
 
     strategy: str = "auto"
-    """`single`: one rank. `dp`: one process, and DataParallel over its `resources.gpus_per_node` GPUs, else
-    `single`. `ddp`: all ranks hold the model. `fsdp`: all ranks share one copy of the model, sharded by
-    block. `hsdp`: ranks of a node share one copy, and every node holds one. `pipeline`: each rank holds
-    some of the layers. `auto`: single on one rank; on more, the first of ddp, hsdp and fsdp whose estimated
-    memory fits the device. `package.module:name`: one of another package, with its `options`. The log and
-    `strategy_reason` hold the arithmetic."""
+    """`single`, `dp`, `ddp`, `fsdp`, `hsdp`, `pipeline`, or `package.module:name`. `auto`: single on one
+    rank, else the first of ddp, hsdp and fsdp whose estimated memory fits."""
     options: dict[str, Any] = {}  # noqa: RUF012 -- pydantic copies it
     """Keyword arguments of a strategy of another package."""
     backend: Literal["auto", "nccl", "gloo"] = "auto"
-    """Backend of the collectives: `auto` is NCCL where every rank has a GPU of its own, else gloo."""
+    """`auto`: NCCL where every rank has a GPU of its own, else gloo."""
     ddp: DDPConfig = DDPConfig()
     """Options of `strategy` ddp."""
     fsdp: FSDPConfig = FSDPConfig()
