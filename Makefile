@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+DOCS_STAMP := .venv/.installed-docs
 # Tests run in two processes: one waits for Slurm while the other computes. Slow tests wait for most of their time.
 # PROCESSES=0 runs all in one.
 PROCESSES ?= 2
@@ -15,7 +16,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install slurm slurm-tests demo demo-slurm test coverage test-slow test-all gpu mutants lint format schemas clean
+.PHONY: help install slurm slurm-tests demo demo-slurm test coverage test-slow test-all gpu mutants lint format docs schemas clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## +' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -82,9 +83,17 @@ format: $(STAMP)  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-schemas: $(STAMP)  ## regenerate docs/schemas, docs/configuration.md, docs/profiles.md, docs/json.md, jobs/train.sbatch
+docs: $(DOCS_STAMP)  ## the documents as a site in site/, for a browser without a server; fails on a broken link
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@echo "docs: site/index.html"
+
+$(DOCS_STAMP): pyproject.toml constraints.txt | $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]' --config-settings editable_mode=compat
+	@touch $@
+
+schemas: $(STAMP)  ## regenerate docs/reference, docs/schemas, options.json of the config, jobs/train.sbatch
 	@$(BIN)/python -m docs.generate
 
 clean:  ## remove caches and coverage data; runs/ and .venv stay
-	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis htmlcov build .coverage .coverage.*
+	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis htmlcov build site .coverage .coverage.*
 	find . -path ./.venv -prune -o -path ./runs -prune -o -name __pycache__ -type d -exec rm -rf {} +
