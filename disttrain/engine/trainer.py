@@ -378,9 +378,8 @@ class Trainer(Generic[B]):
             step, failed = self._saver.committed_step, self._saver.failed
             self.recorder.metrics_fields |= {"checkpoint_step": step, "checkpoints_failed": failed}
         self.recorder.report_of(self.model)
-        cause = self.stop_cause
-        if self._watch is not None and self.steps_done < self.steps:
-            cause = self._output.stop_cause()
+        script_stops = self._watch is not None and self.steps_done < self.steps
+        cause = self._output.stop_cause() if script_stops else self.stop_cause
         metrics = self._final = self.recorder.finish(cause)
         log.info(cause or "finished", step=metrics.steps, samples_per_s=metrics.samples_per_s or 0.0)
         self._output.close(None, metrics)

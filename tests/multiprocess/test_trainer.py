@@ -88,19 +88,23 @@ def test_the_loss_curve_does_not_depend_on_the_number_of_ranks(two_ranks, tmp_pa
     assert spread[-48:] == alone[-48:]
 
 
+def example_of_the_page() -> str:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "your-code.md").read_text()
+    [example] = [code for code in re.findall(r"```python\n(.*?)```", text, re.S) if "with Trainer" in code]
+    return example
+
+
 def run_example(world: World, example: str, folder: str) -> None:
     before = Path.cwd()
     os.chdir(folder)
     try:
-        exec(compile(example, "README.md", "exec"), {"__name__": "__main__"})
+        exec(compile(example, "your-code.md", "exec"), {"__name__": "__main__"})
     finally:
         os.chdir(before)
 
 
-def test_the_example_of_the_readme_runs_on_two_ranks(two_ranks, tmp_path):
-    text = (Path(__file__).resolve().parents[2] / "README.md").read_text()
-    [example] = [code for code in re.findall(r"```python\n(.*?)```", text, re.S) if "Trainer" in code]
-    two_ranks.call(run_example, example, str(tmp_path))
+def test_the_example_of_the_page_runs_on_two_ranks(two_ranks, tmp_path):
+    two_ranks.call(run_example, example_of_the_page(), str(tmp_path))
     metrics = Metrics.model_validate(read_json(tmp_path / "runs" / "mine" / "n2" / "metrics.json"))
     assert (metrics.status, metrics.world_size, metrics.strategy) == ("completed", 2, "ddp")
     assert metrics.comm_method == "ddp_backward_tail"
@@ -108,11 +112,9 @@ def test_the_example_of_the_readme_runs_on_two_ranks(two_ranks, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_example_of_the_readme_runs_under_torchrun(tmp_path):
+def test_the_example_of_the_page_runs_under_torchrun(tmp_path):
     """The Trainer itself joins the process group and leaves it; a second start goes on from the end."""
-    text = (Path(__file__).resolve().parents[2] / "README.md").read_text()
-    [example] = [code for code in re.findall(r"```python\n(.*?)```", text, re.S) if "Trainer" in code]
-    (tmp_path / "train.py").write_text(example)
+    (tmp_path / "train.py").write_text(example_of_the_page())
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     for attempt in range(2):

@@ -1,4 +1,4 @@
-"""The program in docs/own-script.md on a real Slurm: stopped by a pre-emption, started again, finished."""
+"""The program in docs/your-code.md on a real Slurm: stopped by a pre-emption, started again, finished."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.minicluster import SUBMIT, MiniCluster
 from tests.support.requeued import preempt
 
 SBATCH = SUBMIT.parent / "jobs" / "train.sbatch"
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-script.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "your-code.md"
 HOLD = """\
 import os, pathlib, signal, time
 
@@ -30,15 +30,14 @@ time.sleep(3600)
 
 @pytest.mark.slow
 def test_a_script_is_stopped_by_its_signal_and_started_again(slurm: MiniCluster, tmp_path: Path) -> None:
-    (program,) = re.findall(r"```python\n(import argparse.*?)```", PAGE.read_text(), re.S)
-    assert "disttrain" not in program.lower().replace("disttrain_", "")
+    (program,) = re.findall(r"```python\n([^`]*begins after step.*?)```", PAGE.read_text(), re.S)
     # Until `go` exists, a step takes a second: no machine is so fast that the first start finishes.
     script, go = tmp_path / "train.py", tmp_path / "go"
-    slow = f"time.sleep(0.01 if os.path.exists({str(go)!r}) else 1)"
-    assert "time.sleep(0.1)" in program
-    script.write_text(program.replace("time.sleep(0.1)", slow))
+    slow = f"import os, time; time.sleep(0.01 if os.path.exists({str(go)!r}) else 1)"
+    assert "    step += 1\n" in program
+    script.write_text(program.replace("    step += 1\n", f"    step += 1\n    {slow}\n"))
     options = ["--cluster", "slurm", "--nodes", "2", "--no-report", "--set", "resources.device=cpu"]
-    slurm.submit("run", *options, "--", "train.py", "--steps", "150", cwd=tmp_path)
+    slurm.submit("run", *options, "--", "train.py", cwd=tmp_path)
     script.write_text("raise SystemExit('edited after the submission')")
     (path,) = (tmp_path / "runs" / "train").glob("*/run.json")
     run = RunDir(path.parent)
@@ -62,11 +61,8 @@ def test_a_script_is_stopped_by_its_signal_and_started_again(slurm: MiniCluster,
         stopped = re.search(rf"rank {rank} stops after step (\d+)", before.rank_log(rank).read_text())
         assert stopped is not None
         assert f"rank {rank} of 2 begins after step {stopped[1]}\n" in last.rank_log(rank).read_text()
-    reported = read_json(run.metrics)
-    assert reported["step"] == 150
     (state,) = json.loads(slurm.submit("status", "--json", cwd=tmp_path))["runs"]
-    assert (state["state"], state["stale"], state["step"]) == ("done", True, 150)
-    assert state["samples_per_s"] == reported["samples_per_s"]
+    assert (state["state"], state["stale"]) == ("done", True)
 
 
 @pytest.mark.slow

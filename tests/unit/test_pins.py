@@ -75,7 +75,7 @@ def test_the_conda_environment_and_the_documents_install_the_same():
     (pip,) = [item["pip"] for item in environment if isinstance(item, dict)]
     extras = ",".join(sorted(EXTRAS.keys() - {"docs"}))  # which `make docs` installs
     assert pip == ["-c constraints.txt", f"-e .[{extras}]"]
-    makefile, page = ((ROOT / name).read_text() for name in ("Makefile", "docs/own-loop.md"))
+    makefile, page = ((ROOT / name).read_text() for name in ("Makefile", "docs/your-code.md"))
     assert f"-c constraints.txt -e '.[{extras}]'" in makefile
     commands = [line for line in page.splitlines() if "pip install" in line and " -e " in line]
     assert commands

@@ -58,32 +58,26 @@ def test_the_end_of_the_block_is_recorded_once(tmp_path, act, cause):
         assert read_json(tmp_path / "metrics.json")["status"] == "failed"
 
 
-@pytest.mark.parametrize(
-    ("steps", "request_", "end"),
-    [
-        (2, {"cause": "preempted"}, ("stopped", "preempted")),
-        (2, {}, ("completed", None)),
-        (1, {"cause": "preempted"}, ("completed", None)),  # after the last step
-    ],
-)
-def test_a_script_that_stops_at_a_request_of_its_job_is_not_done(tmp_path, monkeypatch, steps, request_, end):
-    attempt = RunDir(tmp_path).attempt(0)
-    attempt.path.mkdir(parents=True)
+@pytest.fixture
+def attempt(tmp_path, monkeypatch):
+    """That of a job."""
     monkeypatch.setenv(RUN_DIR, str(tmp_path))
     monkeypatch.setenv(ATTEMPT, "0")
-    write_json(attempt.stop, request_)
+    attempt = RunDir(tmp_path).attempt(0)
+    attempt.path.mkdir(parents=True)
+    return attempt
+
+
+@pytest.mark.parametrize(("steps", "status"), [(2, "stopped"), (1, "completed")])
+def test_a_script_that_stops_early_at_a_request_of_its_job_is_not_done(attempt, steps, status):
+    write_json(attempt.stop, {"cause": "preempted"})
     with trainer(None, steps=steps) as own:
         test_trainer.train(own, 1)
         own.save(wait=False)
-    assert (own.metrics().status, own.metrics().stop_cause) == end
-    assert own.metrics().checkpoint_step == 1
+    assert (own.metrics().status, own.metrics().checkpoint_step) == (status, 1)
 
 
-def test_an_error_of_the_constructor_is_recorded_in_a_job(tmp_path, monkeypatch):
-    attempt = RunDir(tmp_path).attempt(0)
-    attempt.path.mkdir(parents=True)
-    monkeypatch.setenv(RUN_DIR, str(tmp_path))
-    monkeypatch.setenv(ATTEMPT, "0")
+def test_an_error_of_the_constructor_is_recorded_in_a_job(tmp_path, attempt):
     with pytest.raises(ConfigError):
         trainer(tmp_path, optimizer=adamw(torch.nn.Linear(2, 2)))
     assert read_json(attempt.error(0))["cause"] == "refused"
