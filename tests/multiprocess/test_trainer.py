@@ -88,7 +88,7 @@ def test_the_loss_curve_does_not_depend_on_the_number_of_ranks(two_ranks, tmp_pa
     assert spread[-48:] == alone[-48:]
 
 
-def example_of_the_page() -> str:
+def example_of_the_page():
     text = (Path(__file__).resolve().parents[2] / "docs" / "your-code.md").read_text()
     [example] = [code for code in re.findall(r"```python\n(.*?)```", text, re.S) if "with Trainer" in code]
     return example
