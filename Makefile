@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("error: $(PYTHON) is Python %d.%d; 3.11 or newer is needed: make PYTHON=python3.11" % sys.version_info[:2])'
 	@echo "install: packages pinned in constraints.txt into .venv (some minutes the first time)"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat -c constraints.txt -e '.[dev,huggingface,mlflow,train,wandb]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat -c constraints.txt -e '.[dev,huggingface,mlflow,report,train,wandb]'
 	@touch $@
 
 slurm: $(STAMP)  ## Debian packages for the mini-cluster, where root on Debian or Ubuntu can have them

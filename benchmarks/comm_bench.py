@@ -1,6 +1,6 @@
-"""Save the result of a run of `submit.py bench comm` as a record, which `docs/results.md` shows.
+"""Save the result of a run of `disttrain bench comm` as a record, which `docs/results.md` shows.
 
-    python submit.py bench comm --nodes 2 --gpus-per-node 2 --wait
+    disttrain bench comm --nodes 2 --gpus-per-node 2 --wait
     python -m benchmarks.comm_bench runs/comm-bench/n2-g2 --link-mbit 1000 --save link-1gbit
 
 `--link-mbit` is the rate of a node's link, which the ranks do not know.

@@ -1,4 +1,4 @@
-"""False verdicts and power of `submit.py fabric ab` on generated durations: `python -m benchmarks.fabric_ab`.
+"""False verdicts and power of `disttrain fabric ab` on generated durations: `python -m benchmarks.fabric_ab`.
 
 Each trial is a whole experiment on the durations of a simulated machine: independent, autocorrelated,
 drifting, or with bursts of a neighbour. Goal: of trials with equal arms at most 5 % end as a gain or a loss.

@@ -138,7 +138,7 @@ def read_config(arguments: argparse.Namespace, flags: list[tuple[str, str]]) -> 
             at=draft.at("parallel.strategy"),
         )
     if config.command:
-        raise ConfigError("command: start a script of your own by submit.py", at=draft.at("command"))
+        raise ConfigError("command: start a script of your own by disttrain", at=draft.at("command"))
     run, start = RunDir(Path(arguments.run_dir or ".")), config.checkpoint.start_from
     # a run goes on from a checkpoint of its own, also after the other one was deleted
     continues = arguments.run_dir and checkpoint_steps(checkpoint_folder(config.checkpoint, run))

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from jobs.core import code_copy
+from tests.support.installed import build
 from tests.support.linked_code import LinkedCode
 from tests.support.ranks import Ranks
 from tests.support.skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
@@ -107,6 +108,12 @@ def no_forced_colours() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def linked_code(tmp_path_factory: pytest.TempPathFactory) -> LinkedCode:
     return LinkedCode(tmp_path_factory.mktemp("code"))
+
+
+@pytest.fixture(scope="session")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Wheel and source archive of the project."""
+    return build(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ def swept_values(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
 
 
 def _axes(run: Run) -> dict[str, Any]:
-    """Declared axes; the `command` of a script is `script`, since `command` is that of `submit.py`."""
+    """Declared axes; the `command` of a script is `script`, since `command` is that of `disttrain`."""
     axes = run.record.axes if run.record else {}
     return {"script" if key == "command" else key: value for key, value in axes.items()}
 

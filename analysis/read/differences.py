@@ -86,7 +86,7 @@ def program_of(run: Run) -> dict[str, Any]:
     script = " ".join(Path(word).name for word in command[: 2 if command[:1] == ["-m"] else 1])
     data = [config.get("data.kind"), *([dataset.sha256] if dataset else [])]
     found = {
-        "command": "" if script == "submit.py" else script,
+        "command": "" if script in ("submit.py", "disttrain") else script,
         "model": {key: value for key, value in config.items() if key.startswith("model.")},
         "data": [each for each in data if each],
         "dtype": config.get("precision.dtype"),

@@ -199,7 +199,7 @@ def _newest_readable(folder: Path, attempt: Attempt) -> CommittedCheckpoint | No
             _quarantine(path, str(error), attempt)
     if any(folder.glob("step-*.damaged*")):
         raise ConfigError(
-            f"all checkpoints of this run are damaged ({folder}); submit.py resume RUN --from-scratch "
+            f"all checkpoints of this run are damaged ({folder}); disttrain resume RUN --from-scratch "
             "trains from step 1 and keeps them aside (by hand: move that folder away)"
         )
     return None

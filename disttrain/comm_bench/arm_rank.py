@@ -1,4 +1,4 @@
-"""`python -m disttrain.comm_bench.arm_rank`: one rank of one arm of `submit.py fabric ab`.
+"""`python -m disttrain.comm_bench.arm_rank`: one rank of one arm of `disttrain fabric ab`.
 
 Each rank of the job starts this process with the environment of an arm, because NCCL and gloo read their
 variables once in a process. The ranks of an arm form a process group of their own. Rank 0 reads commands as

@@ -102,9 +102,16 @@ class Draft:
         return Draft(copy.deepcopy(self.data), dict(self.origin))
 
 
-def load(path: Path | str) -> Draft:
-    """Read a YAML file into a draft. Raises `ConfigError` unless the file is a readable mapping."""
+def config_file(path: Path | str) -> Path:
+    """The file of a config; for `sweeps/NAME.yaml` that does not exist, the one that was installed."""
     path = Path(path)
+    shipped = Path(__file__).parents[2] / "sweeps" / path.name
+    return shipped if path.parent.name == "sweeps" and not path.exists() and shipped.is_file() else path
+
+
+def load(path: Path | str) -> Draft:
+    """Read a YAML file (`config_file`) into a draft. Raises `ConfigError` unless it is a readable mapping."""
+    path = config_file(path)
     try:
         text = path.read_text()
     except OSError as error:

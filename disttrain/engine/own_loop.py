@@ -49,7 +49,7 @@ class LoopTelemetry:
 
     Args:
         run_dir: run directory; rank 0's value is used on all ranks. None: `runs/by-hand/<script>-<time>`. A
-            job of `submit.py` uses its own run directory instead.
+            job of `disttrain` uses its own run directory instead.
         model: a `DistributedDataParallel` module, a module sharded by `fully_shard`, or any on one rank;
             also as Accelerate, Fabric or Lightning wraps it.
         optimizer: that of the loop, also as they wrap it.

@@ -8,7 +8,7 @@
         trainer.save()
 
 The script has its own model, loss, optimizer and data. It runs as one process, or on several ranks under
-torchrun or `submit.py run -- script.py`. Run directory, records and report are those of any run.
+torchrun or `disttrain run -- script.py`. Run directory, records and report are those of any run.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class AbComparison(Part):
 
 
 class FabricAb(_Experiment):
-    """`fabric-ab.json`: effect of environment variables on the step, by `submit.py fabric ab`."""
+    """`fabric-ab.json`: effect of environment variables on the step, by `disttrain fabric ab`."""
 
     step: str
     """The measured step, in words."""

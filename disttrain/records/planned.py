@@ -29,7 +29,8 @@ class Code(_GitState):
     path: str | None = None
     """Path of the snapshot, below the runs folder."""
     source: str | None = None
-    """The folder that was copied; the last entry of the job's module search path."""
+    """The folder that was copied; the last entry of the job's module search path. Null for an installed
+    package, beside which lie packages that another interpreter must not import."""
     taken: Literal["submission", "start"] | None = None
     """Time of the snapshot; `start` (`sbatch jobs/train.sbatch`) includes changes made in the queue time."""
     not_covered: list[str] = []
@@ -104,7 +105,7 @@ class RunRecord(Record):
     axes: dict[str, Any]
     """Swept keys, and this run's value of each."""
     cluster: Literal["local", "slurm"] | None
-    """Null for a run that was started by hand, which no scheduler of `submit.py` started."""
+    """Null for a run that was started by hand, which no scheduler of `disttrain` started."""
     profile: dict[str, Any] | None = None
     """The full site profile of the submission (`docs/schemas/site-profile.json`); null without one, as on the
     local cluster."""
@@ -112,7 +113,7 @@ class RunRecord(Record):
     """Nodes that the submission excluded, of the exclusion list of the runs folder."""
     provenance: Provenance
     ingested: Ingested | None = None
-    """Origin of a run that `submit.py ingest` made of a table; null for a run that this program measured."""
+    """Origin of a run that `disttrain ingest` made of a table; null for a run that this program measured."""
 
 
 class EnvVariable(Record):

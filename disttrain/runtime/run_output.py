@@ -78,7 +78,7 @@ class RunOutput:
         """A new attempt in `run_dir` or in `runs/by-hand/<file>-<time>`; every rank takes rank 0's choice.
         `file` has the config, or is the `script` of a training loop of the user.
 
-        Rank 0 writes `run.json`, as `submit.py` does for a job, masked at the names of `secrets`. Calls a
+        Rank 0 writes `run.json`, as `disttrain` does for a job, masked at the names of `secrets`. Calls a
         collective.
         """
         forbid_world_writes()

@@ -64,7 +64,7 @@ class ErrorItem:
 
 @dataclass
 class Document:
-    """Output of `submit.py VERB --json`. Further keys depend on the verb."""
+    """Output of `disttrain VERB --json`. Further keys depend on the verb."""
 
     __pydantic_config__: ClassVar = {"use_attribute_docstrings": True}
 

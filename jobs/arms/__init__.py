@@ -1,4 +1,4 @@
-"""Arms: sets of ranks with different environments that take turns within one job (`submit.py fabric ab`).
+"""Arms: sets of ranks with different environments that take turns within one job (`disttrain fabric ab`).
 
 | module | content |
 |---|---|

@@ -1,4 +1,4 @@
-"""One rank of the job of `submit.py fabric ab`: `torchrun ... -m jobs.arms VAR=VALUE ...`.
+"""One rank of the job of `disttrain fabric ab`: `torchrun ... -m jobs.arms VAR=VALUE ...`.
 
 Rank 0 runs the experiment, and writes `fabric-ab.json` into the run directory of the job
 (`DISTTRAIN_RUN_DIR`), or into the working directory, after each comparison.

@@ -116,7 +116,7 @@ def all_reduce_problems(
         f"an all-reduce of {size / 2**20:.0f} MiB has a bus bandwidth of {_rate(bus_bytes_per_s)}, "
         f"{bus_bytes_per_s / limits.most:.0%} of the ceiling of {_rate(limits.most)}{name}"
     )
-    remedy = "run `submit.py fabric explain` on a node; job.env.NCCL_DEBUG=INFO logs the transport"
+    remedy = "run `disttrain fabric explain` on a node; job.env.NCCL_DEBUG=INFO logs the transport"
     return [Finding("warning", "all_reduce", message, remedy)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from jobs import PROGRAM
 from jobs.checks.finding import Check, Finding, examine
 from jobs.checks.host_facts import HostFacts
 from jobs.fabric.description import ENOUGH_LOCKED_BYTES
@@ -52,7 +53,7 @@ PYTHON: tuple[Check[HostFacts], ...] = (
         "warning",
         lambda host: host.rank_python,
         "{where} cannot start ranks: {evidence}",
-        "name an environment with torch in job.python, and examine it by `submit.py doctor --python NAME`",
+        f"name an environment with torch in job.python, and examine it by `{PROGRAM} doctor --python NAME`",
     ),
 )
 SUBMITIT: Check[HostFacts] = Check(
@@ -106,7 +107,7 @@ def _operation(name: str, consequence: str, remedy: str) -> Check[HostFacts]:
 
 FOLDER: tuple[Check[HostFacts], ...] = (
     _operation("write", "no run can be recorded", _OTHER_RUNS),
-    _operation("lock", "`submit.py` refuses to submit", _LOCKS),
+    _operation("lock", "disttrain refuses to submit", _LOCKS),
     _operation("exclusive", "two commands could submit the same sweep twice", _LOCKS),
     _operation("rename", "no record can be written", _OTHER_RUNS),
     _operation("link", "claims of attempts fail, which use hard links", _OTHER_RUNS),
@@ -123,7 +124,7 @@ FOLDER: tuple[Check[HostFacts], ...] = (
         "warning",
         lambda host: f"{host.free / 2**30:.1f} GiB, {host.runs}" if host.free < 10 * 2**30 else "",
         "little space is free in the runs folder on {where} ({evidence}): checkpoints may fill it",
-        "free space (`submit.py clean --purge`), lower checkpoint.keep, or choose another --runs",
+        f"free space (`{PROGRAM} clean --purge`), lower checkpoint.keep, or choose another --runs",
     ),
     Check(
         "runs.clock",
@@ -147,7 +148,7 @@ REACH: tuple[Check[HostFacts], ...] = (
         "warning",
         lambda host: host.runs if host.file_system in _DISK else "",
         "the runs folder is on a disk of this host: nodes have it only if this host exports it",
-        "choose a --runs on the shared file system; `submit.py doctor --job` tests it from a node",
+        f"choose a --runs on the shared file system; `{PROGRAM} doctor --job` tests it from a node",
     ),
     Check(
         "runs.local_locks",

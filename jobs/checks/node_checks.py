@@ -108,7 +108,7 @@ def check_nodes(facts: Sequence[NodeFacts]) -> list[Finding]:
         findings += [
             Finding(gpu["severity"], "gpu_health", gpu["message"], gpu["remedy"]) for gpu in each.gpu_problems
         ]
-        remedy = "training may be slow; `submit.py fabric explain` on a node shows its network"
+        remedy = "training may be slow; `disttrain fabric explain` on a node shows its network"
         defects = each.defects if len(facts) > 1 else ()
         findings += [Finding("warning", "defects", defect, remedy) for defect in defects]
         for finding in findings:
@@ -187,7 +187,7 @@ def check_free_space(facts: Sequence[NodeFacts], needed: Mapping[str, int]) -> I
             where = f"{_named(little)}: " if at_fault else ""
             count = mib(min(free[host] for host in little))
             problem = f"{where}{folder} has {count} free, and the run needs {mib(least)}"
-            remedy = "delete old runs (submit.py clean, then clean --purge), or choose another folder"
+            remedy = "delete old runs (disttrain clean, then clean --purge), or choose another folder"
             yield Finding("error", "free_space", problem, remedy, hosts=at_fault)
 
 
@@ -218,7 +218,7 @@ def check_exclusions(entries: Iterable[ExcludedNode]) -> list[Finding]:
             "warning",
             "excluded",
             f"node {each.host} is on the exclusion list ({each.by}: {each.reason})",
-            f"resubmit without it (sbatch --exclude={each.host}), or submit.py nodes --clear {each.host}",
+            f"resubmit without it (sbatch --exclude={each.host}), or disttrain nodes --clear {each.host}",
             hosts=(each.host,),
         )
         for each in entries

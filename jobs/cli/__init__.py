@@ -1,7 +1,8 @@
-"""The verbs of `submit.py`: `submit.py VERB` imports `jobs.cli.VERB` and calls `run(args) -> exit code`.
+"""The verbs of `disttrain`: `disttrain VERB` imports `jobs.cli.VERB` and calls `run(args) -> exit code`.
 
 | module | shared by the verbs |
 |---|---|
+| `main` | the command `disttrain`: parse, call the verb, print errors |
 | `arguments`, `options` | the parser of all verbs with the examples of their help; shared arguments |
 | `submitting` | `sweep`, `run`, `resume`: submit runs, print the actions, wait, call the hook at the end |
 | `more_repeats` | `--repeats auto`: the runs that a sweep lacks, given the present ones |

@@ -13,9 +13,10 @@ from collections.abc import Collection, Iterator
 from typing import Any, NoReturn
 
 from disttrain import __version__
+from jobs import PROGRAM
 
-PROGRAM = "submit.py"
 VERBS = {
+    "init": "write a config, a site profile and a batch script, as the start of a project",
     "sweep": "submit the missing runs of a sweep: one for each combination of its axes",
     "run": "submit one run",
     "status": "print the state of each run",
@@ -35,7 +36,7 @@ VERBS = {
     "fabric": "the network between the ranks, and the environment variables for it",
     "open": "show the report of a sweep in a browser, or serve it to one",
     "tensorboard": "serve the logs of a sweep with TensorBoard",
-    "completion": "print a script that completes command lines of submit.py at the Tab key",
+    "completion": "print a script that completes command lines at the Tab key",
     "cluster": "run a real Slurm on this machine, with network namespaces as nodes",
 }
 EXAMPLES: dict[str | None, dict[str, str]] = {
@@ -47,6 +48,7 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
         "report": "the efficiency report of the newest sweep",
         "cluster up": "a real Slurm with four nodes on this machine",
     },
+    "init": {"init mytraining": "into a new folder"},
     "sweep": {
         "sweep my.yaml --gpus 4 8 16": "on 1x4, 1x8 and 2x8 GPUs, where a node has 8",
         "sweep --nodes 1 2 4 --wait": "sweeps/default.yaml on 1, 2 and 4 nodes, with a live table",
@@ -131,7 +133,7 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
         "open default --port 8000": "served on this port of localhost",
     },
     "tensorboard": {"tensorboard default": "the logs of one sweep"},
-    "completion": {"completion bash": 'in ~/.bashrc: eval "$(python submit.py completion bash)"'},
+    "completion": {"completion bash": f'in ~/.bashrc: eval "$({PROGRAM} completion bash)"'},
     "cluster": {
         "cluster up --nodes 2": "two nodes",
         "cluster shell -- sinfo": "one Slurm command",
@@ -141,11 +143,11 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
     "cluster status": {"cluster status": "all clusters"},
     "cluster shell": {
         "cluster shell": "a shell on the cluster",
-        "cluster shell -- python submit.py sweep --nodes 1 2": "a sweep on it",
+        f"cluster shell -- {PROGRAM} sweep --nodes 1 2": "a sweep on it",
     },
     "cluster down": {"cluster down --name mini": "one of several clusters"},
 }
-"""Arguments of `submit.py` and their effect, by verb; None for the program itself."""
+"""Arguments of `disttrain` and their effect, by verb; None for the program itself."""
 _NAMES = "A RUN is `sweep/run`, or a run's name if only one sweep has a run of that name."
 
 
@@ -190,7 +192,7 @@ def examples_text(verb: str | None) -> str:
     if not lines:
         return ""
     width = max(len(line) for line, effect in lines.items() if effect or len(lines) == 1)
-    shown = [f"  python submit.py {line.ljust(width)}  {effect}".rstrip() for line, effect in lines.items()]
+    shown = [f"  {PROGRAM} {line.ljust(width)}  {effect}".rstrip() for line, effect in lines.items()]
     return "\n".join(["example:" if len(lines) == 1 else "examples:", *shown])
 
 

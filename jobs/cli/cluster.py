@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from jobs import PROGRAM
 from jobs.cli import options
 
 if TYPE_CHECKING:
@@ -68,9 +69,9 @@ def _up(args: argparse.Namespace) -> int:
     add_json(clusters=[lifecycle.status_fields(cluster)])
     name_flag = f" --name {args.name}" if args.name else ""
     print(f"cluster {spec.name} is up after {time.monotonic() - began:.1f} s: {_spec_text(spec)}")
-    print(f"use it:       python submit.py cluster shell{name_flag}")
+    print(f"use it:       {PROGRAM} cluster shell{name_flag}")
     print(f"or in here:   {lifecycle.shell_line(cluster)}")
-    print(f"take it down: python submit.py cluster down{name_flag}")
+    print(f"take it down: {PROGRAM} cluster down{name_flag}")
     return 0
 
 
@@ -92,12 +93,12 @@ def _print_status(args: argparse.Namespace) -> int:
     fields = [lifecycle.status_fields(cluster) for cluster in clusters]
     add_json(clusters=fields)
     if not clusters:
-        print("no cluster: python submit.py cluster up")
+        print(f"no cluster: {PROGRAM} cluster up")
     for cluster, each in zip(clusters, fields, strict=True):
         shape = f": {_spec_text(cluster.spec)}" if cluster.spec else ""
         print(f"cluster {cluster.name} is {cluster.state}{shape}")
         if cluster.state == "left over":
-            print(f"remove its files with: python submit.py cluster down --name {cluster.name}")
+            print(f"remove its files with: {PROGRAM} cluster down --name {cluster.name}")
         elif each["nodes"] is None and cluster.state == "up":
             print("its controller does not answer")
         for rows in filter(None, (each["nodes"], each["partitions"])):

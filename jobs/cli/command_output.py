@@ -1,6 +1,6 @@
 """Warnings and errors of a command, and its JSON document with `--json`, which docs/reference/json.md lists.
 
-A verb calls `add_json`; `submit.py` prints the document when the verb has ended. With `--json`, text that the
+A verb calls `add_json`; `disttrain` prints the document when the verb has ended. With `--json`, text that the
 verb prints on stdout is discarded, so that stdout holds nothing but JSON.
 """
 

@@ -1,4 +1,4 @@
-"""`completion`: print the script of argcomplete, which calls `submit.py` at the Tab key for candidates."""
+"""`completion`: print the script of argcomplete, which calls the command at the Tab key for candidates."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ import argparse
 from collections.abc import Iterable
 from typing import Any, Literal, get_args, get_origin
 
+from jobs import PROGRAM
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=["bash", "zsh"])
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the loader of argcomplete, the same for both shells, which completes programs that opt in."""
+    """Print the completion of `disttrain`. `submit.py` is an argument of `python`: print the loader of
+    argcomplete, the same for both shells, which completes programs that opt in."""
     from importlib import resources
 
-    print((resources.files("argcomplete") / "bash_completion.d/_python-argcomplete").read_text(), end="")
+    import argcomplete
+
+    if PROGRAM == "disttrain":
+        print(argcomplete.shellcode([PROGRAM], shell=args.shell))
+    else:
+        print((resources.files("argcomplete") / "bash_completion.d/_python-argcomplete").read_text(), end="")
     return 0
 
 

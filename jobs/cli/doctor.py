@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from disttrain.errors import ConfigError, message_of
+from jobs import PROGRAM
 from jobs.checks.finding import SEVERITIES, Severity, worst_first
 from jobs.cli import options
 from jobs.cli.command_output import add_json, print_error
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 PROFILE = "site profile"
 PROFILE_KEYS = (
-    f"keys of the {PROFILE}: in a file for --profile (`submit.py doctor --write-profile mysite.yaml` drafts "
+    f"keys of the {PROFILE}: in a file for --profile (`{PROGRAM} doctor --write-profile mysite.yaml` drafts "
     "one), or each as --slurm KEY=VALUE"
 )
 """Where a user sets a key that a fix names."""
@@ -144,5 +145,5 @@ def write_profile(path: Path, doctor: Doctor) -> None:
     name = str(path) if "/" in str(path) else f"./{path}"
     flag = f"--profile {shlex.quote(name)}"
     print(f"wrote {path}: check each line, then")
-    print(f"  python submit.py doctor {flag} --job")
-    print(f"  python submit.py sweep {flag} --dry-run --test-only")
+    print(f"  {PROGRAM} doctor {flag} --job")
+    print(f"  {PROGRAM} sweep {flag} --dry-run --test-only")

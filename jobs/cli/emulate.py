@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobs import PROGRAM
 from jobs.cli import options
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     )
     print(f"layer times are scaled by {number(scale)} to sum to the compute time of the measured steps")
     print(
-        f"run it:  python submit.py run sweeps/emulated.yaml --name NAME --set model.table={out} "
+        f"run it:  {PROGRAM} run sweeps/emulated.yaml --name NAME --set model.table={out} "
         f"model.optimizer_s=null train.local_batch_size={metrics.local_batch_size}"
     )
     return 0

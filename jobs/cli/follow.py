@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from jobs import PROGRAM
 from jobs.cli.command_output import print_error, progress_stream
 from jobs.cli.formatting import count, duration, number, runs_flag
 from jobs.cli.tables import (
@@ -130,8 +131,8 @@ def follow(
         sweeps = " ".join(sorted({state.sweep for state in runs.read() if state.active}))
         where = runs_flag(root)
         print(
-            f"stopped watching; the jobs continue: `submit.py watch {sweeps}{where}` shows them again, "
-            f"`submit.py cancel {sweeps}{where}` ends them",
+            f"stopped watching; the jobs continue: `{PROGRAM} watch {sweeps}{where}` shows them again, "
+            f"`{PROGRAM} cancel {sweeps}{where}` ends them",
             file=sys.stderr,
         )
         raise

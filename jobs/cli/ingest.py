@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from jobs import PROGRAM
 from jobs.cli import options
 
 
@@ -50,5 +51,5 @@ def run(args: argparse.Namespace) -> int:
     add_json(states)
     for state in states:
         print(f"ingested {state.label}")
-    print(f"report:  python submit.py report {' '.join(sweeps)}" + (" --out report" if sweeps[1:] else ""))
+    print(f"report:  {PROGRAM} report {' '.join(sweeps)}" + (" --out report" if sweeps[1:] else ""))
     return 0

@@ -14,6 +14,7 @@ from dataclasses import replace
 from disttrain.errors import ConfigError
 from disttrain.records.exit_causes import ENDED_BY_REQUEST
 from jobs.cli.command_output import print_error
+from jobs.cli.report import missing
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs
 from jobs.submission import pipeline
@@ -55,6 +56,8 @@ def with_rule(plan: Plan, args: argparse.Namespace) -> Plan:
     if args.no_report and not args.wait:
         message = "--repeats auto needs the report job, which adds the repeats, or --wait"
         raise ConfigError(message, at="--no-report")
+    if line := missing():
+        raise ConfigError(f"--repeats auto: {line}")
     command = args.argv if own is None else ()
     return replace(plan, possible=plan.expanded, command=command, report_job=own)
 

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     ]
     print(table(("NODE", "UNTIL", "BY", "REASON"), rows), count(len(rows), "excluded node"), sep="\n\n")
     if (scheduler := answering_cluster()) and (hosts := nodes_to_exclude(args.runs, scheduler)):
-        print(f"jobs by hand do not read this list: sbatch --exclude={','.join(hosts)} jobs/train.sbatch ...")
+        print(f"jobs by hand do not read this list: sbatch --exclude={','.join(hosts)} train.sbatch ...")
     return 0
 
 

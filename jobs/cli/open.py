@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jobs import PROGRAM
 from jobs.cli import options
 
 LOOPBACK = "127.0.0.1"
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     page = args.runs / sweep / "report" / "report.html"
     if page.exists():
         written = time.strftime("%Y-%m-%d %H:%M", time.localtime(page.stat().st_mtime))
-        renew = f"submit.py report {sweep}{runs_flag(args.runs)}"
+        renew = f"{PROGRAM} report {sweep}{runs_flag(args.runs)}"
         print(f"report of {sweep}, written {written}: {page}; `{renew}` renews it")
     else:
         page = report.write(args.runs, [sweep]).page

@@ -37,7 +37,8 @@ def print_dry_run(
 ) -> int:
     """Print the actions on a plan, and return the exit code: 1 if a script is refused."""
     assert plan.expanded is not None
-    code = code_copy.read_code().record()
+    configs = [run.config.model_dump(mode="json") for run in plan.expanded.runs]
+    code = code_copy.with_project(code_copy.read_code(), configs, plan.root).record()
     actions, batches = preview(plan, scheduler, existing, code, progress)
     every = args.json or args.all_scripts
     runs = list(_plans(progress(actions, "planning runs"), plan, scheduler, code, every=every))
@@ -126,7 +127,7 @@ def _plans(
         environment.added_variables,
         inherited=inherited,
         code=root / code["path"],
-        source=str(run_code.CODE_ROOT),
+        source=code["source"],
         one_machine=scheduler.one_machine,
         profile=profile.as_dict() if profile else None,
     )

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Mapping, Sequence
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jobs import PROGRAM
 from jobs.cli import options
 
 if TYPE_CHECKING:
@@ -16,6 +20,16 @@ if TYPE_CHECKING:
     from disttrain.records.gpu_hours import RunGpuHours
     from disttrain.records.run_directory import RunDir
     from jobs.status.run_state import RunState
+
+EXTRA = ("jinja2", "matplotlib", "msgspec", "pandas", "pyarrow", "scipy")
+"""Modules of the extra `report` of pyproject.toml, which `analysis` imports."""
+
+
+def missing(names: Iterable[str | None] = EXTRA) -> str | None:
+    """A line on the first of these modules of the extra that this Python lacks; None if it has them all."""
+    absent = next((name for name in names if name in EXTRA and find_spec(name) is None), None)
+    install = shlex.join([sys.executable, "-m", "pip", "install", "disttrain[report]"])
+    return absent and f"{absent} is not installed: {install}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -205,7 +219,7 @@ def newest_sweep(root: Path) -> str:
 
     last = max(runs_below(root), key=_submission_time, default=None)
     if last is None:
-        raise ConfigError(f"no runs in {root} yet: python submit.py sweep --nodes 1 2 4")
+        raise ConfigError(f"no runs in {root} yet: {PROGRAM} sweep --nodes 1 2 4")
     return last.sweep
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from jobs import PROGRAM
 from jobs.cli import options
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         return _print_gpu_hours(states)
     add_json(states)
     if not every:
-        print(f"no runs in {args.runs} yet: python submit.py sweep --nodes 1 2 4")
+        print(f"no runs in {args.runs} yet: {PROGRAM} sweep --nodes 1 2 4")
     elif not states:
         print(f"none of {state_counts(every)}")
     else:

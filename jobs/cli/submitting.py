@@ -18,10 +18,12 @@ from typing import Any
 from disttrain.errors import ConfigError
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.run_directory import RunDir
+from jobs import PROGRAM
 from jobs.cli import follow, more_repeats, selection
 from jobs.cli.command_output import add_json, print_error, print_warning, progress_stream
 from jobs.cli.formatting import count, runs_flag, table
 from jobs.cli.progress_bar import progress
+from jobs.cli.report import missing
 from jobs.cli.selection import read_states, refresh_or_warn
 from jobs.core import hook
 from jobs.core.lock import sweep_lock
@@ -166,7 +168,7 @@ def submit_all(args: argparse.Namespace, plans: Iterable[tuple[Plan, Scheduler |
         raise refusal
     message = f"error: {refusal}"
     if isinstance(refusal, SubmitError) and runs_of(args.runs, outcomes[-1].plan.sweep):
-        message += f"; list the runs: submit.py status {outcomes[-1].plan.sweep}{runs_flag(args.runs)}"
+        message += f"; list the runs: {PROGRAM} status {outcomes[-1].plan.sweep}{runs_flag(args.runs)}"
     if in_part:
         return _print_outcomes(args, outcomes, message)
     print_error(message)
@@ -194,7 +196,7 @@ def _print_outcomes(args: argparse.Namespace, outcomes: Sequence[Outcome], refus
     states = _wait(args, runs, schedulers, outcomes) if waits else []
     if not (waits or args.dry_run):
         if _has_active(actions):
-            print(f"watch them: submit.py watch {' '.join(_sweeps(runs))}{runs_flag(args.runs)}")
+            print(f"watch them: {PROGRAM} watch {' '.join(_sweeps(runs))}{runs_flag(args.runs)}")
         for outcome in outcomes:
             for line in [*limit_lines(outcome.plan, outcome.scheduler), *_report_lines(outcome)]:
                 print(line)
@@ -266,6 +268,8 @@ def limit_lines(plan: Plan, scheduler: Scheduler | None) -> list[str]:
 def _report_lines(outcome: Outcome) -> list[str]:
     if isinstance(outcome.report, SubmitError):
         return [f"no job will write the report of {outcome.plan.sweep}: {outcome.report}"]
+    if outcome.report and (line := missing()):
+        return [f"no report will be written: {line}"]
     page = outcome.plan.root / outcome.plan.sweep / "report" / "report.html"
     return [f"report: {page}, by job {outcome.report} when these runs have ended"] if outcome.report else []
 
@@ -305,8 +309,8 @@ def _wait(
 
 
 def run_report_job(args: argparse.Namespace, write_report: Callable[[], Path]) -> int:
-    """Write the report and call the hook; 1 if a run has failed or the report was not written. Neither if
-    this job adds runs, which another report job follows.
+    """Write the report and call the hook; 1 if a run has failed or the report was not written, except where
+    its packages are not installed. Neither if this job adds runs, which another report job follows.
 
     The scheduler's mail about the job therefore distinguishes a sweep with failed runs.
     """
@@ -314,7 +318,10 @@ def run_report_job(args: argparse.Namespace, write_report: Callable[[], Path]) -
     try:
         if report_job.add_runs(folder, args.sweep_end):
             return 0
-        page = write_report()
+        if line := missing():
+            print(f"no report is written: {line}")
+        else:
+            page = write_report()
     except ConfigError as error:
         print_error(f"error: {error}")
     except Exception:  # the hook is called all the same
@@ -324,7 +331,7 @@ def run_report_job(args: argparse.Namespace, write_report: Callable[[], Path]) -
     failed = _failed_runs(states)
     if failed:
         print(f"{count(len(failed), 'run')} failed: {', '.join(state.name for state in failed)}")
-    return 1 if failed or page is None else 0
+    return 1 if failed or (page is None and not missing()) else 0
 
 
 def _call_hook(folder: Path, states: Sequence[RunState], page: Path | None, record: Path) -> None:

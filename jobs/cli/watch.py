@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from jobs import PROGRAM
 from jobs.cli import options
 
 
@@ -31,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
 
     sweeps = sweeps or list(dict.fromkeys(state.sweep for state in read() if state.active))
     if not sweeps:
-        print("no run is waiting or running: submit.py status lists all runs")
+        print(f"no run is waiting or running: {PROGRAM} status lists all runs")
         return 0
     add_json(follow.follow(follow.PolledRuns(read), args.runs, is_shown=is_shown))
     return 0

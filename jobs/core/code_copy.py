@@ -5,7 +5,8 @@
 
 In a git checkout, the copy of this package holds the tracked files with their current content, elsewhere the
 files of the installed packages; in both cases every Python and YAML file of the packages. Tests and documents
-are left out, as are large files beside the packages.
+are left out, as are large files beside the packages. Where a config names a module of the working directory,
+the copy also holds the files there, chosen as those of a command.
 
 The copy of a `command` holds, in a git repository, the tracked files and all other Python files that git does
 not ignore, those of submodules too; elsewhere the files of the script's folder. Hidden folders, virtual
@@ -38,10 +39,20 @@ from disttrain.records.json_files import read_json_or_none, write_bytes
 from disttrain.records.run_directory import RunDir
 from jobs.core.lock import locked
 from jobs.core.progress import Progress, without_progress
-from jobs.core.run_code import CODE_ROOT, FOLDER, CommandCode, archive_of, paths_in, script_words
+from jobs.core.run_code import (
+    CODE_ROOT,
+    FOLDER,
+    CommandCode,
+    archive_of,
+    has_module,
+    modules_in,
+    paths_in,
+    script_words,
+)
 
 _PACKAGES = ("disttrain", "jobs", "sweeps", "analysis")
 _TOP_LEVEL_FILES = ("submit.py", "pyproject.toml")
+_OF_THIS_PACKAGE = {*_PACKAGES, *_TOP_LEVEL_FILES}
 _NEVER_RUN = ("tests", "docs", "benchmarks")
 _MAX_FILE_BYTES = 1024 * 1024
 _MAX_FILES = 10_000
@@ -72,10 +83,16 @@ class CodeContent:
         return f"c-{_hash(sources)[:12]}"
 
     def record(self, source: Path = CODE_ROOT) -> dict[str, Any]:
-        """The `records.Code` of a copy of this package."""
+        """The `records.Code` of a copy of this package, made from `source`."""
         path = f"{FOLDER}/{self.name}"
         hash_ = hash_sources(self.files)
-        return {"hash": hash_, "snapshot": self.kind, "path": path, "source": str(source)}
+        is_installed = source.name in ("site-packages", "dist-packages")
+        return {
+            "hash": hash_,
+            "snapshot": self.kind,
+            "path": path,
+            "source": None if is_installed else str(source),
+        }
 
 
 def read_code(source: Path = CODE_ROOT) -> CodeContent:
@@ -113,6 +130,21 @@ def _walk(source: Path) -> Iterator[str]:
         for name in sorted(names):
             if not name.startswith(".") and not name.endswith(".pyc"):
                 yield Path(place, name).relative_to(source).as_posix()
+
+
+def with_project(content: CodeContent, configs: Iterable[Mapping[str, Any]], root: Path) -> CodeContent:
+    """The content, and the files of the working directory if a config names a module there.
+
+    Files below names of this package are left out. `root` is the runs folder. Raises `ConfigError` as
+    `read_source`.
+    """
+    here = Path.cwd()
+    modules = {module for config in configs for module in modules_in(config)}
+    if here.is_relative_to(CODE_ROOT) or not any(has_module(here, module) for module in modules):
+        return content
+    files = read_source(here, root).files
+    own = {name: data for name, data in files.items() if name.split("/")[0] not in _OF_THIS_PACKAGE}
+    return CodeContent(content.kind, {**own, **content.files})
 
 
 def script_file(command: Sequence[str], folder: Path) -> Path | None:
@@ -167,8 +199,8 @@ def read_source(source: Path, root: Path) -> CodeContent:
         total += len(files[name])
         if len(files) > _MAX_FILES or total > _MAX_BYTES:
             raise ConfigError(
-                f"command: {source} holds over {_MAX_FILES} files, or {_MAX_BYTES >> 20} MiB of files up "
-                "to 1 MiB, to copy; move the script to a folder of its own or into a git repository"
+                f"{source} holds over {_MAX_FILES} files, or {_MAX_BYTES >> 20} MiB of files up to 1 MiB, "
+                "to copy; move the code to a folder of its own or into a git repository"
             )
     return CodeContent("files" if listed is None else "git", files)
 
@@ -226,13 +258,19 @@ def hash_of_source(source: str, root: Path) -> str | None:
         return None
 
 
-def copy_code(root: Path, source: Path = CODE_ROOT, progress: Progress = without_progress) -> dict[str, Any]:
-    """Copy the package below the runs folder `root`, unless the copy exists; its `records.Code`.
+def copy_code(
+    root: Path,
+    source: Path = CODE_ROOT,
+    progress: Progress = without_progress,
+    configs: Iterable[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Copy the package, `with_project` for runs of `configs`, below the runs folder `root`, unless the copy
+    exists; its `records.Code`.
 
     Call it inside `hold_copies`, together with recording which run needs it. Raises `ConfigError` when the
     copy cannot be written.
     """
-    content = read_code(source)
+    content = with_project(read_code(source), configs, root)
     write_copy(root, content, progress)
     return content.record(source)
 

@@ -1,6 +1,6 @@
 """The exclusion list of a runs folder: nodes that later submissions avoid until an entry expires.
 
-The pre-flight of a job adds nodes at fault, and `submit.py nodes` shows and changes the list. A lock file
+The pre-flight of a job adds nodes at fault, and `disttrain nodes` shows and changes the list. A lock file
 keeps changes of several jobs apart. Standard library only.
 """
 

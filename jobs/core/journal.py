@@ -1,11 +1,11 @@
 """The submission journal of one run: files that make a repeated submission safe at any moment.
 
-    submissions/0000.intent.json    cluster and keys, before the submission   written by submit.py
-    submissions/0000.receipt.json   the job id that the cluster returned      written by submit.py
+    submissions/0000.intent.json    cluster and keys, before the submission   written by disttrain
+    submissions/0000.receipt.json   the job id that the cluster returned      written by disttrain
     submissions/0000.holder.json    the process waiting in this host's queue  written by the supervisor
     submissions/0000.claim.json     its first start, or its revocation        created exclusively
     submissions/0000.claim-001.json the start after the first requeue, and so on
-    submissions/0000.cancel.json    the user who cancelled it                 written by submit.py cancel
+    submissions/0000.cancel.json    the user who cancelled it                 written by disttrain cancel
 
 A claim decides who owns a submission: the first process to create the file wins. A job claims its submission
 to start an attempt. A user's cancel, or a submitter that finds no job for an intent, revokes the submission.

@@ -20,7 +20,7 @@ FOLDER = ".code"
 """Name of the folder of all copies, in the runs folder."""
 CODE_ROOT = Path(__file__).resolve().parents[2]
 """Root of the running code: a checkout, an installation, or a copy."""
-_WITH_PLUG_INS = ("model", "data", "telemetry")
+_WITH_PLUG_INS = ("model", "data", "optim", "telemetry")
 _PLUG_IN = re.compile(r'"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*"')
 
 CommandCode = dict[str, Any]
@@ -77,7 +77,7 @@ def code_problem(run: RunDir, record: Mapping[str, Any]) -> str | None:
     if not code_record(record).get("path"):
         return None
     copy, recorded = code_of_run(run, record), code_record(record)["hash"]
-    again = "`submit.py resume` starts the run with the current code"
+    again = "`disttrain resume` starts the run with the current code"
     if not (copy / "jobs").is_dir():
         return f"the code copy of the run does not exist ({copy}); {again}"
     if copy.resolve() != CODE_ROOT:
@@ -87,15 +87,20 @@ def code_problem(run: RunDir, record: Mapping[str, Any]) -> str | None:
     return None
 
 
+def modules_in(config: Mapping[str, Any]) -> set[str]:
+    """Modules that a config names as `package.module:callable`."""
+    return {*_PLUG_IN.findall(json.dumps([config.get(section) for section in _WITH_PLUG_INS]))}
+
+
+def has_module(folder: Path, module: str) -> bool:
+    """Whether the package of a module, or the module itself, lies in a folder."""
+    package = module.partition(".")[0]
+    return (folder / package).is_dir() or (folder / f"{package}.py").is_file()
+
+
 def missing_modules(config: Mapping[str, Any], code: Path) -> list[str]:
-    """Modules that a config names as `package.module:callable` and that the copy at `code` lacks."""
-    text = json.dumps([config.get(section) for section in _WITH_PLUG_INS])
-    packages = {module: module.partition(".")[0] for module in _PLUG_IN.findall(text)}
-    return sorted(
-        module
-        for module, package in packages.items()
-        if not ((code / package).is_dir() or (code / f"{package}.py").is_file())
-    )
+    """Modules that a config names and that the copy at `code` lacks."""
+    return sorted(module for module in modules_in(config) if not has_module(code, module))
 
 
 def script_words(command: Sequence[str]) -> tuple[str, ...]:
@@ -127,7 +132,7 @@ class RunCommand:
         if not self.folder.is_dir():
             return f"the working directory of the command does not exist here: {self.folder}"
         if self.copy is not None and not self.copy.is_dir():
-            again = "`submit.py resume` starts the run with the present files"
+            again = "`disttrain resume` starts the run with the present files"
             return f"the copy of the script does not exist ({self.copy}); {again}"
         return None
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from disttrain.errors import ConfigError, nearest
+from jobs import PROGRAM
 from jobs.minicluster.config import ClusterFolder
 
 _ROOT = Path("/run")
@@ -39,7 +40,7 @@ def resolve_name(name: str | None) -> str:
         return there[0]
     if name in there:
         return str(name)
-    known = f"clusters: {', '.join(there)}" if there else "create one: python submit.py cluster up"
+    known = f"clusters: {', '.join(there)}" if there else f"create one: {PROGRAM} cluster up"
     if name is None:
         raise ConfigError(
             f"--name is needed to choose a cluster; {known}" if there else f"no cluster; {known}"

@@ -217,7 +217,7 @@ def _kill(pids: list[int]) -> None:
 
 
 def shell_environment(cluster: Cluster, inherited: dict[str, str]) -> dict[str, str]:
-    """Environment in which Slurm's commands and `submit.py` use this cluster."""
+    """Environment in which Slurm's commands and `disttrain` use this cluster."""
     of_other_cluster = re.compile(r"(SLURM|SBATCH|SALLOC|SRUN|SQUEUE|SINFO|SACCT|SCANCEL)_.*")
     kept = {name: value for name, value in inherited.items() if not of_other_cluster.fullmatch(name)}
     path = [str(Path(sys.executable).parent), kept.get("PATH", ""), packages.PATH]

@@ -301,4 +301,4 @@ def _exclude(node: NodeContext, hosts: Sequence[str], findings: Sequence[Finding
     except (OSError, ConfigError) as error:
         log_line(f"not put on the exclusion list: {', '.join(hosts)}: {message_of(error)}")
     else:
-        log_line(f"excluded from later submissions to {root}: {', '.join(hosts)} (submit.py nodes)")
+        log_line(f"excluded from later submissions to {root}: {', '.join(hosts)} (disttrain nodes)")

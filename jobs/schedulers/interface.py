@@ -339,6 +339,10 @@ class Doctor(Protocol):
     def draft_profile(self) -> str:
         """Text of a site profile drafted from the present use. Raises `ConfigError`."""
 
+    def draft_files(self, config: Mapping[str, Any]) -> tuple[str, str]:
+        """The text of such a profile, and of a batch script by which a user submits runs with its options and
+        the resources of `config`. Raises `ConfigError`."""
+
 
 def is_submitted_to(scheduler: Scheduler, cluster: str | None, cluster_name: str | None) -> bool:
     """Whether a submission with these fields of its intent has its job at this scheduler, on this cluster.

@@ -172,13 +172,13 @@ def with_cancel_record(outcome: Mapping[str, Any], entry: journal.JournalEntry) 
 
 
 def cancel_message(entry: journal.JournalEntry) -> str | None:
-    """Message of a run that `submit.py cancel` ended; None without a record of it."""
+    """Message of a run that `disttrain cancel` ended; None without a record of it."""
     record = entry.read("cancel")
     if record is None:
         return None
     claim = entry.read("claim") or {}
     before = "" if claim.get("by") == "job" else "before it started, "
-    return f"{before}by `submit.py cancel` of {record['user']} on {record['host']}"
+    return f"{before}by `disttrain cancel` of {record['user']} on {record['host']}"
 
 
 def read_progress(run: RunDir, attempt: int) -> dict[str, float | None]:

@@ -132,7 +132,7 @@ class RunState(RunFields):
     starts: int = 0
     """Number of attempts that submission has started; more than one after a requeue."""
     journaled: bool = True
-    """Whether `submit.py` submitted the run. If not, it was started by hand or copied here."""
+    """Whether `disttrain` submitted the run. If not, it was started by hand or copied here."""
     before_agents: bool = False
     """Whether the newest start of its job has reached no agent: its set-up runs, or ended the job; not in the
     files."""

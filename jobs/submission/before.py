@@ -20,6 +20,7 @@ from disttrain.config.without_effect import options_without_effect
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError
 from disttrain.records.checkpoint import refuse_missing
 from disttrain.records.run_json import differs_by_run, has_placeholder
+from jobs import PROGRAM
 from jobs.core.code_copy import script_file
 from jobs.core.run_code import CODE_ROOT
 from jobs.fabric.lint import FindingSeverity, lint
@@ -61,7 +62,7 @@ def warnings_for(
 def excluded_nodes_warning(root: Path, scheduler: Scheduler) -> list[str]:
     """The line that names the nodes which submissions from this runs folder avoid; none without any."""
     hosts = nodes_to_exclude(root, scheduler)
-    shown = f"excluded nodes: {_first(hosts)} (submit.py nodes shows why; --clear uses them again)"
+    shown = f"excluded nodes: {_first(hosts)} ({PROGRAM} nodes shows why; --clear uses them again)"
     return [shown] if hosts else []
 
 
@@ -267,8 +268,11 @@ def _estimates(configs: Sequence[str]) -> list[Estimate]:
 def _run_module(
     module: str, texts: Sequence[str], within_s: float
 ) -> subprocess.CompletedProcess[str] | None:
-    """Run a module that imports torch, with a JSON list on its stdin; None after a time-out."""
-    path = os.pathsep.join(filter(None, [str(CODE_ROOT), os.environ.get("PYTHONPATH")]))
+    """Run a module that imports torch, with a JSON list on its stdin; None after a time-out.
+
+    It finds modules of the working directory, as ranks do.
+    """
+    path = os.pathsep.join(filter(None, [str(CODE_ROOT), os.environ.get("PYTHONPATH"), "."]))
     try:
         return subprocess.run(
             [sys.executable, "-m", module],

@@ -2,7 +2,7 @@
 
     sbatch --nodes 2 jobs/train.sbatch --config my.yaml [--name SWEEP] [--train.steps 50 ...]
 
-Node 0 does the work of `submit.py run my.yaml --nodes 2 --set train.steps=50` in the working directory of
+Node 0 does the work of `disttrain run my.yaml --nodes 2 --set train.steps=50` in the working directory of
 sbatch, and journals its own job as the submission. It then writes the run and the submission for the other
 nodes:
 
@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.parsing import check, flag_pairs, load
+from disttrain.config.parsing import check, config_file, flag_pairs, load
 from disttrain.errors import ConfigError
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.json_files import forbid_world_writes, read_json, read_json_or_none, write_json
@@ -115,8 +115,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
 
 
 def read_request(argv: Sequence[str], allocation: CurrentAllocation) -> argparse.Namespace:
-    """The equivalent arguments of `submit.py run`. Raises `ConfigError`."""
-    parser = argparse.ArgumentParser(prog="jobs/train.sbatch", allow_abbrev=False, exit_on_error=False)
+    """The equivalent arguments of `disttrain run`. Raises `ConfigError`."""
+    parser = argparse.ArgumentParser(prog="train.sbatch", allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--config", dest="file", type=Path, default=DEFAULT)
     parser.add_argument("--name")
     parser.add_argument("--run-name")
@@ -127,7 +127,7 @@ def read_request(argv: Sequence[str], allocation: CurrentAllocation) -> argparse
     except argparse.ArgumentError as error:
         raise ConfigError(str(error)) from None
     keys = dict(flags := flag_pairs(rest, _FLAGS))
-    file = allocation.submit_folder / request.file
+    file = config_file(allocation.submit_folder / request.file)
     device = keys.get("resources.device", load(file).get("resources.device") if file.exists() else None)
     gpus = None if device == "cpu" or allocation.gpus_on_node == "0" else allocation.gpus_on_node
     set_by_sbatch = {NODES: "--nodes", "job.time_limit_min": "--time"}
@@ -155,7 +155,7 @@ def _submit(allocation: CurrentAllocation, request: argparse.Namespace) -> dict[
     scheduler, job_id = scheduler_named(allocation.scheduler), allocation.job_id
     expanded = _limited(run_plan(request, read_runs(root, name)), allocation.time_limit_min())
     if any(run.config.job.on_done for run in expanded.runs):
-        raise ConfigError("a job by hand submits no other run; use submit.py run", at="job.on_done")
+        raise ConfigError("a job by hand submits no other run; use disttrain run", at="job.on_done")
     plan = Plan(
         root,
         name,
@@ -210,7 +210,7 @@ def _warnings(request: argparse.Namespace, plan: SweepPlan) -> list[str]:
     if config.resources.nodes > 1 and needed_s > script_s:
         lines.append(
             f"job.rendezvous_timeout_s={config.job.rendezvous_timeout_s:g} needs --wait={needed_s} in a copy "
-            f"of jobs/train.sbatch, which has --wait={script_s}: after one agent has ended, the others wait "
+            f"of train.sbatch, which has --wait={script_s}: after one agent has ended, the others wait "
             f"{script_s} s at most"
         )
     keys = {word.partition("=")[0] for word in request.set}

@@ -99,7 +99,7 @@ def resume_actions(
             code = state.code_hash or ""
         kind, reason = _decide(state, code, max_attempts=None)
         if not state.journaled and state.state not in ("running", "done", "corrupt"):
-            kind, reason = "blocked", "not submitted by submit.py: started by hand, or brought from elsewhere"
+            kind, reason = "blocked", "not submitted by disttrain: started by hand, or brought from elsewhere"
         elif state.silent and state.run.path in named:
             kind, reason = "retry", f"{state.message}, and presumed dead"
         actions.append(Action(kind, state.sweep, state.name, reason, None, state))

@@ -47,7 +47,7 @@ class Plan:
     possible: SweepPlan | None = None
     """All runs that may be wanted later, of a sweep to which runs are added as others end."""
     command: Sequence[str] = ()
-    """Arguments of `submit.py` with which the report job adds them."""
+    """Arguments of `disttrain` with which the report job adds them."""
     report_job: int | None = None
     """Submission of the report job that this process belongs to."""
     recorded: Sequence[RunDir] = ()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.parsing import Draft, check_words, is_about_secrets, load
+from disttrain.config.parsing import Draft, check_words, config_file, is_about_secrets, load
 from disttrain.errors import ConfigError, nearest
 from disttrain.records.json_files import (
     CorruptFile,
@@ -95,7 +95,7 @@ def sweep_plan(
     progress: Progress = without_progress,
     gpus_of_node: int | None = None,
 ) -> SweepPlan:
-    """The plan of `submit.py sweep`; `gpus_of_node` is that of the site profile, for `--gpus`.
+    """The plan of `disttrain sweep`; `gpus_of_node` is that of the site profile, for `--gpus`.
 
     Raises `ConfigError`; writes nothing.
     """
@@ -139,7 +139,7 @@ def _gpu_shapes(words: Iterable[str], of_node: Any) -> list[Axes]:
 
 
 def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
-    """The plan of `submit.py run`: one run on the file's base, with batch sizes as given.
+    """The plan of `disttrain run`: one run on the file's base, with batch sizes as given.
 
     Each override but secrets is an axis of one value. Axes are part of the run's name and not of the base, so
     another call with another value makes another run of the same sweep.
@@ -280,9 +280,10 @@ def _load(args: argparse.Namespace) -> Draft:
     """The sweep file; an empty draft without one."""
     if not args.file:
         return Draft()
-    path = Path(args.file)
+    path = config_file(args.file)
     if not path.exists():
-        shipped = [os.path.relpath(file) for file in sorted(_SWEEP_FILES.glob("*.yaml"))]
-        near = nearest(path.stem, [Path(file).stem for file in shipped])
-        raise ConfigError(f"no file {args.file!r}{near}; there are: {', '.join(shipped)}")
+        shipped = sorted(_SWEEP_FILES.glob("*.yaml"))
+        near = nearest(path.stem, [file.stem for file in shipped])
+        names = ", ".join(f"sweeps/{file.name}" for file in shipped)
+        raise ConfigError(f"no file {args.file!r}{near}; there are: {names}")
     return load(Path(os.path.relpath(path)) if path.is_relative_to(Path.cwd()) else path)

@@ -1,4 +1,4 @@
-"""Submit the report job of a sweep, which runs `submit.py report` after all runs have ended.
+"""Submit the report job of a sweep, which runs `disttrain report` after all runs have ended.
 
     runs/<sweep>/.report/submissions/    journal of the report job (`jobs.core.journal`), without claims
     runs/<sweep>/added_runs.json         commands that the job repeats first, since they may add runs
@@ -52,7 +52,7 @@ def ensure(
     """Make sure that a report job waits for the active runs of a sweep; its id, or None without such runs.
 
     Without such runs, a report job that has ended without a report is submitted again. `anew`: runs were
-    submitted that the present report job does not wait for. `command`: arguments of `submit.py` that the job
+    submitted that the present report job does not wait for. `command`: arguments of `disttrain` that the job
     repeats to add runs. `own`: submission of the report job that calls this function, which has another one
     follow. The caller holds `sweep_lock`. Raises `SubmitError`.
     """

@@ -62,7 +62,9 @@ def carry_out(
     with code_copy.hold_copies(root):
         provenance = collect_provenance.collect()
         taken = {"taken": "start" if current_job else "submission"}
-        provenance["code"] = {**provenance["code"], **code_copy.copy_code(root, progress=progress), **taken}
+        configs = [_config(action, root) for action in actions if action.submits]
+        code = code_copy.copy_code(root, progress=progress, configs=configs)
+        provenance["code"] = {**provenance["code"], **code, **taken}
         commands = code_copy.CommandReader(root)
         options = {"skip_preflight": skip_preflight, "excluding": current_job is None}
         found = list(prepare(actions, scheduler, root, provenance, commands, **options))
@@ -73,6 +75,14 @@ def carry_out(
         )
         done = {action.name: action for action in progress(submitted, "submitting runs", len(prepared))}
     return [done[each.action.name] if isinstance(each, PreparedRun) else each for each in found]
+
+
+def _config(action: Action, root: Path) -> dict[str, Any]:
+    """The config that the run of an action will have, or has; empty if its record cannot be read."""
+    if action.plan is not None:
+        return action.plan.config.model_dump(mode="json")
+    record = read_json_or_none(RunDir(root / action.sweep / action.name).run_json) or {}
+    return dict(record.get("config", {}))
 
 
 @dataclass(frozen=True)

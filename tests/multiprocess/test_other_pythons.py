@@ -43,13 +43,14 @@ def interpreter(version: str) -> str | None:
 
 @pytest.fixture(scope="module", params=["3.12", "3.13"])
 def python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment of this version with the packages of the project and no extra."""
+    """An environment of this version with the packages of the project and of its report."""
     base = interpreter(request.param)
     if base is None:
         pytest.skip(f"no Python {request.param} of pyenv, uv or PATH")
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([base, "-m", "venv", folder], check=True)
-    needed = tomllib.loads((CODE_ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    project = tomllib.loads((CODE_ROOT / "pyproject.toml").read_text())["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["report"]]
     pip = [folder / "bin/python", "-m", "pip", "install", "-q", "-c", CODE_ROOT / "constraints.txt"]
     done = subprocess.run([*pip, *needed], capture_output=True, text=True, check=False)
     if done.returncode:

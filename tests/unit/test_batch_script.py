@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 
 from disttrain.errors import ConfigError
-from docs.generate.slurm import by_hand
 from jobs.core import environment
 from jobs.schedulers.interface import ProfileSelection
 from jobs.schedulers.site_profiles import resolve
 from jobs.schedulers.slurm.profile import GENERIC, Profile
 from jobs.schedulers.slurm.script import render, render_report, shape_options
+from jobs.schedulers.slurm.train_script import script_of_checkout
 from tests.support.golden import golden
 from tests.support.scripts import (
     DEAF,
@@ -190,7 +190,7 @@ def test_options_of_sbatch_by_config(of_run, option, value):
 def test_srun_waits_for_the_rendezvous_before_it_ends_the_other_agents(rendezvous_s, wait_s):
     """At least as long as the other agents wait for node 0 to close the attempt."""
     made = config(job={"rendezvous_timeout_s": rendezvous_s})
-    for script in (render(batch(SHARED, config=made)), by_hand(made)):
+    for script in (render(batch(SHARED, config=made)), script_of_checkout(made)):
         assert re.findall(r"--wait=(\S+)", script) == [str(wait_s)]
 
 
@@ -228,7 +228,7 @@ def test_paths_that_a_script_cannot_contain(of_site, changes, what):
 
 def test_the_script_by_hand_mounts_the_code_and_the_submit_directory():
     mounts = '--container-image=x --container-mounts="$code":"$code","$PWD":"$PWD" '
-    assert mounts in by_hand(config(), PYXIS)
+    assert mounts in script_of_checkout(config(), PYXIS)
 
 
 @settings(max_examples=60, deadline=None)

@@ -27,7 +27,7 @@ from tests.support.states import make_run, on_cluster, on_slurm
 from tests.support.verbs import RUNS, ask, ask_json, refused
 
 pytestmark = pytest.mark.usefixtures("cluster")
-BY_ME = f"by `submit.py cancel` of {getpass.getuser()} on {host()}"
+BY_ME = f"by `disttrain cancel` of {getpass.getuser()} on {host()}"
 OUTCOME = {"attempt": 0, "cause": "cancelled", "message": "the scheduler ended the job", "retryable": True}
 
 

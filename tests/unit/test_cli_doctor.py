@@ -92,7 +92,7 @@ def test_a_cluster_without_errors_is_one_document_and_nothing_is_changed(site, d
 def test_an_option_of_the_profile_that_slurm_lacks_is_an_error(site, doctor):
     site.add("sbatch", "echo \"sbatch: unrecognized option '$1'\" >&2; exit 255")
     (error, *_) = doctor(*OWN, "sbatch.licences=matlab:1", code=1)["findings"]
-    assert error["problem"].startswith("submit.py refuses sbatch.licences of the site profile: sbatch: unrec")
+    assert error["problem"].startswith("disttrain refuses sbatch.licences of the site profile: sbatch: unrec")
     site.add("sbatch", "echo slurm 24.11.5")
     doctor(*OWN, "sbatch.licenses=matlab:1")
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import submit
+from jobs.cli import main
 from jobs.cli.arguments import EXAMPLES, VERBS, build_parser, verb_of
 from jobs.cli.terminal import can_redraw, has_colour
 from tests.support.states import make_run
@@ -51,7 +52,7 @@ LOCAL = "tiny.yaml --dry-run --cluster local --set"
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("statsu", "VERB: 'statsu' is not one of sweep, run, status, "),
+        ("statsu", "VERB: 'statsu' is not one of init, sweep, run, status, "),
         ("--nods", "unknown argument '--nods'; only --help and --version may stand before the verb"),
         ("--runs x status", "unknown argument '--runs'; only --help and --version may stand before the verb"),
         ("sweep --nods 1", "unknown argument '--nods'; did you mean '--nodes'?"),
@@ -151,11 +152,11 @@ def test_help_and_examples_of_each_verb(capsys: pytest.CaptureFixture[str]) -> N
     assert {*EXAMPLES} == {None, "cluster", *OF_VERBS}
     for verb, parser in OF_VERBS.items():
         examples = parser.format_help().split("\nexample")[1]
-        assert f"  python submit.py {verb}" in examples
+        assert f"  disttrain {verb}" in examples
         assert max(map(len, examples.splitlines())) <= 110
     for verb, lines in EXAMPLES.items():
         for line in lines:
-            given = submit._parse(shlex.split(line))
+            given = main._parse(shlex.split(line))
             assert given is not None
             assert verb is None or str(verb_of(given.parser)).startswith(verb)
     assert submit.main([]) == 2
@@ -181,7 +182,7 @@ for verb in sys.argv[1:]:
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
         submit.main([*verb.split(), "--help"])
     loaded = {name for name in sys.modules if name.partition(".")[0] in ("jobs", "disttrain")}
-    print(verb, *sorted(loaded - {"jobs", "jobs.cli", "jobs.cli.arguments", "disttrain"}), sep=",")
+    print(verb, *sorted(loaded - {"jobs", "jobs.cli", "jobs.cli.main", "jobs.cli.arguments", "disttrain"}), sep=",")
 """
     names = ["", *(verb for verb in VERBS if verb not in ("doctor", "fabric"))]
     done = subprocess.run(

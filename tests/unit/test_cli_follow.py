@@ -72,10 +72,8 @@ def test_ctrl_c_does_not_end_the_jobs_and_prints_how_to(tmp_path: Path) -> None:
         terminal.wait_for("n2")
         terminal.process.send_signal(signal.SIGINT)
         said = terminal.wait_for("ends them")
-        assert (
-            f"the jobs continue: `submit.py watch tiny --runs {shlex.quote(str(tmp_path))}` shows them again"
-            in said
-        )
+        again = f"`python submit.py watch tiny --runs {shlex.quote(str(tmp_path))}` shows them again"
+        assert f"the jobs continue: {again}" in said
         assert terminal.process.wait(WITHIN_S) == 130
         assert [state.state for state in read_runs(tmp_path)] == ["running", "queued"]
 

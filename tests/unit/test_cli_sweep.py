@@ -32,7 +32,7 @@ def test_each_run_is_submitted_once_and_ended_ones_are_kept_retried_or_blocked(
     capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
 ) -> None:
     command = "sweep tiny.yaml --nodes 1 2 4"
-    assert "submit.py watch tiny" in ask(capsys, "sweep tiny.yaml --nodes 1 2")
+    assert "disttrain watch tiny" in ask(capsys, "sweep tiny.yaml --nodes 1 2")
     assert states() == {"n1": "queued", "n2": "queued"}
     SweepRecord.model_validate(read_json(RUNS / "tiny/sweep.json"))
     assert actions(capsys, command) == {"n1": "in_progress", "n2": "in_progress", "n4": "submit"}
@@ -94,11 +94,11 @@ def test_a_refused_sweep_leaves_nothing_and_a_hint_names_the_runs_folder(
     assert refused(capsys, command, code=1).splitlines()[-1] == "error: sbatch refused it"
     assert [path.name for path in Path("my runs/tiny").iterdir()] == [".lock"]
     monkeypatch.setattr(cluster, "submit", take)
-    assert "submit.py watch tiny --runs 'my runs'" in ask(capsys, f"{command} --set optim.lr=0.5")
+    assert "disttrain watch tiny --runs 'my runs'" in ask(capsys, f"{command} --set optim.lr=0.5")
     monkeypatch.setattr(cluster, "submit", refuse)
     error = refused(capsys, f"{command} --nodes 2", code=1).splitlines()[-1]
     assert error.startswith("error: sbatch refused it")
-    assert error.endswith("submit.py status tiny --runs 'my runs'")
+    assert error.endswith("disttrain status tiny --runs 'my runs'")
     assert Path("my runs/tiny/sweep.json").exists()
     assert len(read_runs(Path("my runs"))) == 1
 

@@ -74,6 +74,30 @@ def test_elsewhere_it_holds_the_files_of_the_packages(
     assert (content.kind, {*content.files}) == ("files", PACKAGED)
 
 
+def test_a_project_is_copied_where_a_config_names_a_module_of_it(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    for name in ("mine/net.py", "table.csv", "jobs/own.py", "submit.py", "runs/s/x.py", ".venv/x.py"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("x = 3\n")
+    monkeypatch.chdir(project)
+    content = code_copy.read_code(source)
+    runs = project / "runs"
+    assert code_copy.with_project(content, [{"model": {"kind": "numpy.linalg:norm"}}], runs) is content
+    for config in ({"model": {"kind": "mine.net:Net"}}, {"optim": {"schedule": "mine:warm"}}):
+        copy = code_copy.with_project(content, [{}, config], runs)
+        assert {*copy.files} == PACKAGED | {"mine/net.py", "table.csv"}
+        assert copy.files["submit.py"] == b"# submit.py\n"
+        assert copy.record(source)["hash"] == content.record(source)["hash"]
+
+
+def test_packages_beside_an_installed_one_are_not_searched() -> None:
+    content = code_copy.CodeContent("files", {})
+    for folder, source in (("/v/lib/site-packages", None), ("/home/ada/disttrain", "/home/ada/disttrain")):
+        assert content.record(Path(folder))["source"] == source
+
+
 def test_one_copy_for_each_content_with_the_hash_of_its_sources(source: Path, tmp_path: Path) -> None:
     root = tmp_path / "runs"
     first = code_copy.copy_code(root, source)

@@ -34,6 +34,7 @@ WITHOUT_JSON = {"cluster shell", "completion", "open", "tensorboard"}
 """Verbs that another command replaces, that print a script, or that serve a page until Ctrl-C."""
 WITH_JSON = sorted({verb for verb, _ in verbs()} - WITHOUT_JSON)
 COMMANDS = """\
+init my
 sweep tiny.yaml --nodes 1 2
 sweep tiny.yaml --nodes 1 --dry-run --cluster local
 run tiny.yaml

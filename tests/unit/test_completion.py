@@ -16,6 +16,15 @@ from tests.support.jobs import in_a_fork, wait_for
 from tests.support.states import make_run
 from tests.support.terminal import Terminal
 
+COMMAND = f"""\
+#!/bin/sh
+'''exec' {shlex.quote(sys.executable)} "$0" "$@"
+' '''
+import sys
+from jobs.cli.main import main
+sys.exit(main())
+"""
+"""What pip makes of the entry point `disttrain` where the path of the interpreter has a blank."""
 SHELLS = {"bash": ["bash", "--norc", "--noprofile", "-i"], "zsh": ["zsh", "-f", "-i"]}
 
 
@@ -88,12 +97,18 @@ def shell(request: pytest.FixtureRequest, folder: Path) -> Iterator[Terminal]:
         pytest.skip(f"{name} is not installed")
     (folder / "submit.py").symlink_to(submit.__file__)
     program = shlex.join([sys.executable, submit.__file__])
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command = folder / "bin" / "disttrain"
+    command.parent.mkdir()
+    command.write_text(COMMAND)
+    command.chmod(0o755)
+    path = f"{command.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     terminal = Terminal(SHELLS[name], columns=200, HOME=str(folder), PS1="> ", PROMPT="> ", PATH=path)
     try:
         if name == "zsh":
             terminal.type("unsetopt PROMPT_SP; autoload -Uz compinit && compinit -u -D\n")
-        terminal.type(f'eval "$({program} completion {name})"; echo rea""dy\n')
+        for each in (program, "disttrain"):
+            terminal.type(f'eval "$({each} completion {name})"\n')
+        terminal.type('echo rea""dy\n')
         terminal.wait_for("ready")
         yield terminal
     finally:
@@ -110,6 +125,8 @@ def test_tab_completes_in_a_real_shell(shell: Terminal) -> None:
         ("ml\t", "mlp"),
         ("\x15./submit.py sweep dat\t", "data.txt"),
         ("\x15python dat\t", "data.txt"),
+        ("\x15disttrain canc\t", "cancel"),
+        ("ti\t", "tiny"),
     ]:
         shell.type(typed)
         start = typed.strip("\t").split(" ")[-1].removeprefix("\x15")

@@ -25,10 +25,10 @@ from disttrain.records.run_json import ranks_per_node
 from disttrain.runtime import device, device_agreement
 from disttrain.runtime.process_group import World, open_world
 from disttrain.telemetry import node_sampling
-from docs.generate.slurm import by_hand
 from jobs.node.launch import launch_command
 from jobs.node.rendezvous import Endpoint
 from jobs.schedulers.slurm.profile import Profile
+from jobs.schedulers.slurm.train_script import script_of_checkout
 
 
 def world(rank=0, nodes=1, per_node=1, device="cpu", gpus=1):
@@ -141,7 +141,9 @@ def test_the_job_requests_and_counts_the_gpus_of_one_process(tmp_path):
     record, attempt = {"config": plain, "run_key": "k"}, Attempt(tmp_path, 0)
     words = launch_command(RunDir(tmp_path), attempt, record, 0, 1, Endpoint("node0", 2000))
     assert words[words.index("--nproc-per-node") + 1] == "1"
-    assert "#SBATCH --gpus-per-node=4" in by_hand(plain, Profile(name="site", gpus="gpus-per-node"))
+    assert "#SBATCH --gpus-per-node=4" in script_of_checkout(
+        plain, Profile(name="site", gpus="gpus-per-node")
+    )
     assert (devices_of(record, "GPU-hours"), devices_of(record, "CPU rank-hours")) == (4, 1)
     with pytest.raises(ConfigError, match="dp divides the batch among 4 GPUs"):
         estimate(config)

@@ -14,7 +14,8 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = PROJECT["optional-dependencies"]
+EXTRAS = {name: needed for name, needed in PROJECT["optional-dependencies"].items() if name != "notebooks"}
+"""Those that `make install` installs."""
 DIRECT = [Requirement(text) for extra in (PROJECT["dependencies"], *EXTRAS.values()) for text in extra]
 LINES = [
     Requirement(line)

@@ -36,7 +36,7 @@ RUNNING, UNLISTED = Job("running"), Job("running", certain=False)
 SET_UP, SET_UP_UNLISTED = Job("running", started=1.0), Job("running", started=1.0, certain=False)
 ENDED, NOT_FOUND = Job("ended", "m"), Job("not_found")
 CANCELLED, NODE_FAILED, OOM = (Job("ended", "m", cause) for cause in ("cancelled", "lost", "out_of_memory"))
-BY_ALICE = "by `submit.py cancel` of alice on login1"
+BY_ALICE = "by `disttrain cancel` of alice on login1"
 
 
 def corrected(run: RunDir, job: Job) -> RunState:
@@ -256,7 +256,7 @@ def test_accounting_names_the_user_behind_a_recorded_cancel(commands: Commands, 
         assert with_canceller(read_state(run)).message == message
     (commands.folder / "calls").unlink()
     journal.write_cancel(run, 0, "alice", "login1")
-    assert with_canceller(read_state(run)).message == "by `submit.py cancel` of alice on login1"
+    assert with_canceller(read_state(run)).message == "by `disttrain cancel` of alice on login1"
     assert not (commands.folder / "calls").exists()
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from disttrain.config.parsing import check, load
-from docs.generate.slurm import by_hand
+from jobs.schedulers.slurm.train_script import script_of_checkout
 from tests.support.scripts import DEAF, config, run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,12 +23,19 @@ def code(tmp_path):
 def started(folder, shown, submitted_from, *arguments, **environment):
     """Trace of the script in a job of three nodes; `shown` is the command that Slurm shows."""
     job = {"SLURM_JOB_NUM_NODES": "3", "SLURM_CPUS_PER_TASK": "20", "SLURM_SUBMIT_DIR": str(submitted_from)}
-    return run(by_hand(config()), folder / "it", *arguments, SHOWN_COMMAND=str(shown), **job, **environment)
+    return run(
+        script_of_checkout(config()),
+        folder / "it",
+        *arguments,
+        SHOWN_COMMAND=str(shown),
+        **job,
+        **environment,
+    )
 
 
 def test_the_script_by_hand_is_the_one_in_the_repository():
     resolved = check(load(ROOT / "sweeps" / "default.yaml")).as_dict()
-    assert by_hand(resolved) == (ROOT / "jobs" / "train.sbatch").read_text()
+    assert script_of_checkout(resolved) == (ROOT / "jobs" / "train.sbatch").read_text()
 
 
 @pytest.mark.parametrize("argument", ["--train.steps=3", "a b", "'", '"', "$(touch canary)", "é", "\\", "*"])

@@ -29,10 +29,15 @@ def open_sink(name: str, attempt: Attempt) -> Sink:
 
 
 class Sinks:
-    """The sinks of a run, called by `writer`. A full disk ends a sink."""
+    """The sinks of a run, called by `writer`. A full disk, or a package that is missing, ends a sink."""
 
     def __init__(self, names: Sequence[str], attempt: Attempt, writer: BackgroundWriter) -> None:
-        self._open = [open_sink(name, attempt) for name in names]
+        self._open: list[Sink] = []
+        for name in names:
+            try:
+                self._open.append(open_sink(name, attempt))
+            except ModuleNotFoundError as error:  # the environment of a script may lack it
+                log.error("a sink is left out", sink=name, error=str(error))
         self._writer = writer
 
     def send(self, step: int, values: Mapping[str, float | None]) -> None:

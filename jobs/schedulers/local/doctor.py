@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from disttrain.errors import ConfigError
 from jobs.checks.finding import Unchecked, examine
@@ -38,6 +40,9 @@ class LocalDoctor:
 
     def draft_profile(self) -> str:
         raise ConfigError("--write-profile needs Slurm: a site profile describes a cluster")
+
+    def draft_files(self, config: Mapping[str, Any]) -> tuple[str, str]:
+        raise ConfigError("they need Slurm, and this machine has no sbatch")
 
 
 DOCTOR = LocalDoctor

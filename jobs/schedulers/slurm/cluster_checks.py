@@ -1,6 +1,6 @@
 """Checks of a Slurm cluster, as a table, for jobs with the options of one site profile. Pure.
 
-A refusal that `sbatch --test-only` gives has no row: `submit.py sweep --dry-run --test-only` shows it.
+A refusal that `sbatch --test-only` gives has no row: `disttrain sweep --dry-run --test-only` shows it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 
 from disttrain.config.sections.job import JobConfig
+from jobs import PROGRAM
 from jobs.checks.finding import Check
 from jobs.checks.host_checks import apart
 from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE
@@ -202,7 +203,7 @@ CHECKS: tuple[Check[Jobs], ...] = (
         "warning",
         full_queue,
         "the queue is nearly full: {evidence}",
-        "submit.py defers the runs above the limit; repeat the command later",
+        "disttrain defers the runs above the limit; repeat the command later",
     ),
     Check(
         "limits.job_age",
@@ -217,13 +218,13 @@ CHECKS: tuple[Check[Jobs], ...] = (
         "note",
         matching("PrivateData", r"\bjobs\b"),
         "squeue lists your own jobs alone: `status` on the runs of another user cannot ask for their jobs",
-        "let their owner run `submit.py status`",
+        f"let their owner run `{PROGRAM} status`",
     ),
     Check(
         "requeues.exit_codes",
         "error",
         exit_codes,
-        "Slurm requeues or holds every job that ends with an exit code that jobs of submit.py use for other "
+        "Slurm requeues or holds every job that ends with an exit code that jobs of disttrain use for other "
         "meanings (0, 1, 69, 75, 93): finished or refused runs would start again",
         "the administrator removes these codes",
     ),
@@ -239,7 +240,7 @@ CHECKS: tuple[Check[Jobs], ...] = (
         "warning",
         between("SlurmdTimeout", 0, 1),
         "Slurm never marks a silent node as down, so the job of a lost node is not requeued",
-        "cancel such a run and `submit.py resume` it; the administrator can set SlurmdTimeout=300",
+        f"cancel such a run and `{PROGRAM} resume` it; the administrator can set SlurmdTimeout=300",
     ),
     Check(
         "signals.proctrack",
@@ -256,7 +257,7 @@ CHECKS: tuple[Check[Jobs], ...] = (
         matching("ProctrackType", "/linuxproc"),
         "Slurm tracks processes by their parents: a rank whose parents died escapes, and a signal to the "
         "batch shell reaches srun as well",
-        "end runs by `submit.py cancel --graceful`, not by `scancel --full`; the administrator can set "
+        f"end runs by `{PROGRAM} cancel --graceful`, not by `scancel --full`; the administrator can set "
         "ProctrackType=proctrack/cgroup",
     ),
     Check(
@@ -273,7 +274,7 @@ CHECKS: tuple[Check[Jobs], ...] = (
         "warning",
         of_partitions(cancels),
         "pre-emption cancels jobs and does not requeue them",
-        "`submit.py resume` continues such runs from their newest checkpoint",
+        f"`{PROGRAM} resume` continues such runs from their newest checkpoint",
     ),
     Check(
         "signals.kill_wait",
@@ -281,7 +282,7 @@ CHECKS: tuple[Check[Jobs], ...] = (
         between("KillWait", 0, 15),
         "ranks have little time to save between SIGTERM and SIGKILL, at scancel and at a pre-emption "
         "without grace",
-        "save often (`--set checkpoint.every_s=600`), and end runs by `submit.py cancel --graceful`; the "
+        f"save often (`--set checkpoint.every_s=600`), and end runs by `{PROGRAM} cancel --graceful`; the "
         "administrator can raise KillWait to 30 s",
     ),
     Check(
@@ -366,7 +367,7 @@ CHECKS: tuple[Check[Jobs], ...] = (
         "note",
         matching("JobSubmitPlugins", r"^(?!.*none$)."),
         "the site checks or changes each job at its submission",
-        "`submit.py sweep --dry-run --test-only` prints refusals; `scontrol show job` shows changes",
+        f"`{PROGRAM} sweep --dry-run --test-only` prints refusals; `scontrol show job` shows changes",
     ),
     Check(
         "isolation.jobcontainertype",

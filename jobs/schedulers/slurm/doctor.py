@@ -6,13 +6,17 @@ import json
 import os
 import re
 import sys
+import sysconfig
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from disttrain.errors import ConfigError
+from jobs import PROGRAM
 from jobs.checks.finding import Finding, Unchecked, examine
 from jobs.checks.host_checks import FOLDER, PYTHON, REACH, SUBMITIT, node_findings, silent_folder
 from jobs.checks.host_facts import (
@@ -24,6 +28,7 @@ from jobs.checks.host_facts import (
     probe,
     probe_here,
 )
+from jobs.core.run_code import CODE_ROOT
 from jobs.fabric.description import Fabric, FabricKind
 from jobs.fabric.detect import detect
 from jobs.schedulers.inherited_variables import outside_job
@@ -33,6 +38,7 @@ from jobs.schedulers.slurm.cluster_checks import CHECKS
 from jobs.schedulers.slurm.facts import ClusterFacts, Config, Jobs, Node, Partition, QueuedJob, read_cluster
 from jobs.schedulers.slurm.profile import Profile
 from jobs.schedulers.slurm.script import job_setup
+from jobs.schedulers.slurm.train_script import script_of_python
 
 _SETTINGS = (
     "SelectType", "SelectTypeParameters", "ProctrackType", "TaskPlugin", "KillWait", "UnkillableStepTimeout",
@@ -106,6 +112,13 @@ class SlurmDoctor:
             raise ConfigError(f"no Slurm controller answers ({facts.refusals.get('config')})")
         return profile_text(facts, detect(Path("/")))
 
+    def draft_files(self, config: Mapping[str, Any]) -> tuple[str, str]:
+        text = self.draft_profile()
+        profile = Profile.model_validate({**yaml.safe_load(text), "name": "profile"})
+        is_installed = Path(sysconfig.get_path("purelib")).resolve() == CODE_ROOT
+        code = None if is_installed else CODE_ROOT
+        return text, script_of_python(config, profile, sys.executable, code)
+
 
 DOCTOR = SlurmDoctor
 
@@ -115,7 +128,7 @@ def _refused_option(profile: Profile) -> list[Finding]:
     option = profile.refused_option()
     if option is None:
         return []
-    problem = f"submit.py refuses {option[0]} of the site profile: {option[1]}"
+    problem = f"disttrain refuses {option[0]} of the site profile: {option[1]}"
     evidence = "`sbatch OPTION --version`"
     return [Finding("error", "profile.option", problem, "correct the option, or remove it", evidence)]
 
@@ -220,10 +233,10 @@ def unchecked(facts: ClusterFacts, *, job: bool) -> Iterator[Unchecked]:
         yield Unchecked("control groups", "`scontrol show config` has no section on them; read cgroup.conf")
     if (config.text("PreemptType") or "").endswith("/qos"):
         yield Unchecked("grace time of each QOS", "run `sacctmgr show qos format=Name,GraceTime,PreemptMode`")
-    reason = "run `submit.py sweep --dry-run --test-only`: Slurm says so itself"
+    reason = f"run `{PROGRAM} sweep --dry-run --test-only`: Slurm says so itself"
     yield Unchecked("whether partition, account, QOS and GPU type of the site profile are admitted", reason)
     if not job:
-        reason = "needs a job: submit.py doctor --job"
+        reason = f"needs a job: {PROGRAM} doctor --job"
         yield Unchecked("Python, limits, /dev/shm and clock of a node, and locks between hosts", reason)
 
 
@@ -252,7 +265,7 @@ def profile_text(facts: ClusterFacts, fabric: Fabric) -> str:
     ]
     cluster = settings.get("clustername", "this cluster")
     head = [
-        f"# Drafted by `submit.py doctor --write-profile` from {cluster}, Slurm "
+        f"# Drafted by `disttrain doctor --write-profile` from {cluster}, Slurm "
         f"{settings.get('slurm_version', '?')}. Check each line.",
         f"description: {json.dumps(f'{cluster}: partition {part.name}')}",
     ]
@@ -356,7 +369,7 @@ def _network(fabric: Fabric) -> Line:
         f"{each.rate_gbit_per_s:g} Gbit/s" for each in fabric.compute_adapters if each.rate_gbit_per_s
     )
     shown = ", ".join(f"{count} adapters of {rate}" for rate, count in rates.items()) or "no RDMA adapters"
-    text = f"network of this host: {fabric.kind}, {shown}; nodes may differ (submit.py fabric explain)"
+    text = f"network of this host: {fabric.kind}, {shown}; nodes may differ (disttrain fabric explain)"
     if fabric.kind not in (FabricKind.INFINIBAND, FabricKind.ROCE, FabricKind.EFA):
         return "", text
     return f"setup: {json.dumps([_UNLOCK])}", f"{text}. Adapters need locked memory"

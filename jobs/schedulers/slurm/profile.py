@@ -146,7 +146,7 @@ _RESERVED = {
             "set job.stop_lead_s": "signal",
             "a run has a batch script, and full paths of its folders": "wrap external input open-mode chdir",
             "submit where that cluster is the default one: only its jobs are queried": "clusters",
-            "give it to submit.py": "test-only wait",
+            "give it to disttrain": "test-only wait",
             "it would change the output of sbatch": "parsable help usage version",
         }
     )

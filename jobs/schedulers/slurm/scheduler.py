@@ -304,7 +304,7 @@ def script_fields(batch: Batch) -> ScriptFields:
 
 
 def unused_by_sbatch(inherited: Mapping[str, str]) -> list[str]:
-    """Variables of the environment that set options of sbatch, and that `submit.py` does not pass on."""
+    """Variables of the environment that set options of sbatch, and that `disttrain` does not pass on."""
     kept = inherited_variables.outside_job(inherited)
     return sorted(name for name in inherited if name.startswith("SBATCH_") and name not in kept)
 

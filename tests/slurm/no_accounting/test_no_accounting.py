@@ -97,7 +97,7 @@ def test_without_accounting_everything_works(
         run, job = begun(root)
         on_plain.submit("cancel", "demo", "--runs", str(root), cwd=tmp_path)
         (state,) = read_runs(root)
-        assert (state.cause, state.message) == ("cancelled", f"by `submit.py cancel` of root on {host()}")
+        assert (state.cause, state.message) == ("cancelled", f"by `disttrain cancel` of root on {host()}")
         on_plain.submit("resume", "demo", "--runs", str(root), "--cluster", "slurm", cwd=tmp_path)
         wait_until(lambda: len(starts(run)) == 2)
         (state,) = refresh(read_runs(root), SlurmScheduler())
