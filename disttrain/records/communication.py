@@ -44,11 +44,11 @@ class CommSample(Record):
     step_s: float
     compute_s: float
     total_s: float
-    """Time during which any collective was in progress."""
+    """Time with a collective in progress."""
     hidden_s: float
-    """Time during which a collective was in progress and this rank computed."""
+    """The part of it in which this rank computed."""
     exposed_s: float
-    """`total_s` - `hidden_s`."""
+    """The rest of it."""
     collectives: list[SampledCollective]
 
 

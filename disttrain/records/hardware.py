@@ -53,27 +53,27 @@ class GpuSample(_Sample):
     """One line of `gpu-nodeNN.jsonl`: one GPU."""
 
     utilization: float | None
-    """Fraction of the driver's last sampling period (up to 1 s) in which any kernel ran."""
+    """Share of the driver's last sampling period (up to 1 s) in which a kernel ran."""
     memory_used_bytes: int | None
-    """Used memory of the device, over all processes."""
+    """By all processes."""
     power_w: float | None
     energy_j: float | None
-    """Energy since the first sample of this attempt, from the device's energy counter."""
+    """Since the first sample of the attempt."""
     sm_clock_mhz: float | None
     throttle: list[str] | None
-    """Reasons for reduced clocks: `power_cap`, `sw_thermal`, `hw_thermal`, `hw_power_brake`,
-    `hw_slowdown`, `application_clocks`, `sync_boost`, `display_clocks`, `idle`; empty without one."""
+    """Reasons for lower clocks: `power_cap`, `sw_thermal`, `hw_thermal`, `hw_power_brake`, `hw_slowdown`,
+    `application_clocks`, `sync_boost`, `display_clocks`, `idle`."""
     temperature_c: float | None
     ecc_corrected: int | None
     """Memory errors since the driver was loaded."""
     ecc_uncorrected: int | None
     xids: list[int] | None
-    """Xid errors since the previous sample."""
+    """Since the previous sample."""
     nvlink_tx_bytes_per_s: float | None
-    """Bytes sent over all links, mean rate since the previous sample; null in the first sample."""
+    """Over all links since the previous sample; null in the first one."""
     nvlink_rx_bytes_per_s: float | None
     pcie_tx_bytes_per_s: float | None
-    """See `GpuDevice.pcie_method`."""
+    """By the method in `pcie_method` of the GPU."""
     pcie_rx_bytes_per_s: float | None
 
 
@@ -81,17 +81,16 @@ class HostSample(_Sample):
     """One line of `host-nodeNN.jsonl`: one rank's process."""
 
     cpu_percent: float | None
-    """Processor time of the rank's process since the previous sample, without its loader processes; 100 is
-    one processor."""
+    """Since the previous sample, without loader processes."""
     rss_bytes: int | None
     """Resident memory of the process."""
     threads: int | None
     host_memory_used_bytes: int | None
-    """Memory of the machine that is not available to new processes."""
+    """Memory not available to new processes."""
     host_memory_total_bytes: int | None
     host_cpu_percent: float | None = None
-    """Processor time of all processes, of all users, on the processors of the job since the previous sample;
-    100 is one processor. Null in the first sample. Older records count all processors of the machine."""
+    """By all processes on the processors of the job since the previous sample. Older records count all
+    processors of the machine."""
 
 
 class GpuSummary(Record, extra="allow"):

@@ -136,72 +136,69 @@ class Metrics(Record):
     """First and last step of each range of excluded steps."""
     measured_steps: int
     measured_s: float | None
-    """Sum of the measured steps' durations, mean over ranks."""
+    """Sum of the measured steps, mean over ranks."""
     samples_per_s: float | None
-    """Global samples of the measured steps / `measured_s`: a ratio of sums."""
+    """Global samples of the measured steps / `measured_s`."""
     samples_per_s_per_rank: float | None
-    """`samples_per_s` / ranks, also where several ranks share a GPU."""
+    """`samples_per_s` / ranks."""
     tokens_per_s: float | None
-    """Tokens per second over all ranks; null where samples are not token sequences."""
+    """Tokens of all ranks; null where samples are not token sequences."""
     model_flops_per_s_per_rank: float | None
     """`model_flops_per_sample` x `samples_per_s_per_rank`."""
     step_time: StepTime | None
     composition: dict[str, float | None]
-    """Mean seconds per measured step in each phase of `PHASES`, over ranks and steps."""
+    """Mean seconds of a measured step by phase."""
     comm_method: str | None
     """Method that measured exposed communication; null without communication."""
     comm_split: str | None = None
-    """Method that divided exposed communication into wait and transfer."""
+    """Method that divided it into wait and transfer."""
     comm: CommSummary | None = None
-    """Collectives of profiled steps, hidden ones included; null without communication or profiled steps."""
+    """Collectives of profiled steps; null without any."""
     communication_time_per_step: float | None = None
-    """`comm.total_s`: seconds per step with a collective in progress, hidden ones included."""
+    """`comm.total_s`: seconds of a step with a collective in progress."""
     communication_overhead_percent: float | None = None
-    """100 x exposed communication / step time, over the measured steps, mean over ranks."""
+    """100 x exposed communication / step time, mean over ranks."""
     communication_computation_ratio: float | None = None
-    """Exposed communication / compute, over the measured steps, mean over ranks."""
+    """Exposed communication / compute, mean over ranks."""
     communication_computation_history: list[RatioPoint] = []
-    """That ratio for each measured step of rank 0, thinned evenly to at most 1,000 points."""
+    """That ratio for steps of rank 0, at most 1,000."""
     peak_memory_bytes: int | None
-    """Maximum over ranks: memory allocated on the device, or resident set of a CPU rank."""
+    """Allocated on the device, or resident set of a CPU rank: maximum over ranks."""
 
     peak_reserved_memory_bytes: int | None = None
-    """Maximum over ranks: device memory reserved by torch's allocator; null on CPU."""
+    """Reserved by torch's allocator: maximum over ranks; null on CPU."""
     compute_dtypes: dict[str, str] | None = None
-    """Dtype of matmuls and convolutions: that of autocast, else of the weights, or `tf32` where torch may use
-    TF32 for float32."""
+    """Dtype of matrix products and convolutions, or `tf32`."""
     peak_flops: float | None = None
-    """Peak dense FLOP/s of one device on this model's mix of dtypes, from `disttrain.models.peaks`."""
+    """Dense peak of one device for these dtypes."""
     peak_source: str | None = None
     """Source of `peak_flops`."""
     mfu: float | None = None
-    """Model FLOPs utilization: model FLOP/s of all ranks / (`peak_flops` x devices)."""
+    """Model FLOP/s of all ranks / (`peak_flops` x devices)."""
 
     samples_per_second_per_gpu: float | None = None
-    """`samples_per_s` / GPUs. A GPU shared by several ranks counts once; a CPU rank counts as one."""
+    """`samples_per_s` / GPUs; a shared GPU counts once, a CPU rank as one."""
     throughput_images_per_sec: float | None = None
-    """`samples_per_s` where a sample is an image (channels, height, width) to classify."""
+    """`samples_per_s` of images to classify."""
     tokens_per_s_per_rank: float | None = None
     """`tokens_per_s` / ranks."""
     tokens_per_s_per_gpu: float | None = None
-    """`tokens_per_s` / GPUs, counted as for `samples_per_second_per_gpu`."""
+    """`tokens_per_s` / GPUs."""
     gpu_memory_utilization: float | None = None
-    """Peak fraction of a device's memory reserved by torch (`max_memory_reserved` of all its ranks / total);
-    maximum over devices."""
+    """Largest share of a device's memory reserved by torch."""
     training_time: float | None = None
     """Another name of `seconds_total`."""
     gpu: GpuSummary | None = None
     """Summary of the GPU samples."""
     processes: ProcessSummary | None = None
-    """Summary of the samples of the ranks' processes."""
+    """Summary of the process samples."""
     null_reasons: dict[str, str] = {}
-    """Reasons for null figures of communication, FLOPs, MFU, GPUs and processes, by name
-    (`gpu.energy_j`: of `gpu`)."""
+    """Reasons for null figures, by name (`gpu.energy_j`: of `gpu`)."""
 
     skipped_steps: int = 0
-    """Steps of the run whose update was skipped because the gradient norm was not finite."""
+    """Steps whose update was skipped, because the gradient norm was not finite."""
     grad_norm_history: list[GradNormPoint] = []
-    """Gradient norm, thinned as `loss_history`; empty where the steps have none."""
+    """Gradient norm, at most 1,000 points."""
     loss_history: list[LossPoint]
-    """Thinned evenly to at most 1,000 points; the first and the last point are always kept."""
+    """Training loss, at most 1,000 points with the first and the last."""
     eval_history: list[EvalPoint]

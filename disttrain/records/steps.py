@@ -48,44 +48,47 @@ class _Steps(Record):
     table lacks them."""
 
     start_s: float | None
-    """Start of the (first) step, in seconds since this rank's loop began; monotonic clock. Null where an
-    ingested table lacks it, and in an aggregate that an earlier attempt began: the checkpoint carried it."""
+    """Start of the (first) step since this rank's loop began; null in ingested tables without it, and in an
+    aggregate carried by a checkpoint."""
     step_s: float
+    """Duration of the step, the sum of the phases below."""
     gap_s: float | None = None
-    """Wall time between a step and the one before that belongs to neither: profiling, validation, waiting for
-    a checkpoint. Null where an ingested table lacks it."""
+    """Time between a step and the one before: profiling, validation, waiting for a checkpoint."""
     compute_s: float | None
+    """Forward and backward pass."""
     input_s: float | None
+    """Waiting for the batch."""
     comm_wait_s: float | None
-    """Exposed communication before the last rank arrived. Null where it is not measured (see
-    `Metrics.comm_method`), or where the run ended before the ranks compared their times."""
+    """Exposed communication before the last rank arrived; null where it was not measured."""
     comm_transfer_s: float | None
-    """The rest of the exposed communication: data transfer. Null whenever `comm_wait_s` is."""
+    """The rest of the exposed communication: data transfer."""
     comm_exposed_s: float | None
-    """Exposed communication as this rank measures it: the sum of both."""
+    """Sum of wait and transfer."""
     optimizer_s: float | None
+    """Optimizer, with clipping."""
     checkpoint_s: float | None
+    """Copy for a checkpoint."""
     other_s: float
+    """The rest of the step."""
     samples: int
-    """Samples this rank trained on."""
+    """Samples of this rank."""
     loss: float | None
-    """Mean loss over this rank's samples; null if not finite."""
+    """Mean loss over these samples; null if not finite."""
     lr: float | None
     """Learning rate of the (last) step."""
     grad_norm: float | None = None
-    """L2 norm of the gradients of the global batch, before clipping. Null if it is not finite, or where
-    neither `optim.grad_clip` nor `precision.on_non_finite` needs it."""
+    """L2 norm of the gradients of the global batch before clipping; null if not finite or not needed."""
     extra: dict[str, float | None] = {}
-    """Further values of the step by name."""
+    """Further values by name."""
 
 
 class Step(_Steps):
     """One line of `steps-RRRRR.jsonl`: one optimizer step."""
 
     step: int
-    """Number of the step; the first is 1."""
+    """Number of the step, from 1."""
     skipped: bool = False
-    """Whether the update was skipped because the gradient norm was not finite."""
+    """Whether the update was skipped, because the gradient norm was not finite."""
 
 
 class StepAggregate(_Steps):

@@ -33,7 +33,7 @@ warning.
 A key marked <sup>n</sup> changes how a run is carried out or observed, but not its results: it is not part of
 the run key. A run with a `command` has only this key, `resources` and `job`.
 """
-HEAD = ["key", "default; type", "meaning"]
+HEAD = ["key", "default; allowed", "meaning"]
 
 
 def documents() -> dict[Path, str]:
@@ -87,12 +87,16 @@ def field_row(key: str, field: FieldInfo) -> list[str]:
 
 
 def _row(key: str, annotation: Any, default: Sequence[Any], meaning: str) -> list[str]:
-    """`default` is empty for a required key; a default shows that its type is allowed."""
+    """`default` is empty for a required key. It shows the type, so that only what else is allowed is left."""
     kind = type_name(annotation)
     if not default:
         return [key, f"required; {kind}", meaning]
-    kind = "" if isinstance(default[0], bool) else f"; {kind.removesuffix(' or null')}"
-    return [key, f"`{json.dumps(default[0])}`{kind}", meaning]
+    kind = (
+        kind.removesuffix(" or null")
+        if default[0] is None
+        else re.sub(r"^(bool|int|float|text|mapping) ?", "", kind)
+    )
+    return [key, f"`{json.dumps(default[0])}`" + (f"; {kind}" if kind else ""), meaning]
 
 
 def _options(section: str, kind: str, builder: options.Builder) -> str:
@@ -100,7 +104,10 @@ def _options(section: str, kind: str, builder: options.Builder) -> str:
     rows = []
     for name, annotation in builder.types.items():
         default = [builder.defaults[name]] if name in builder.defaults else []
-        rows.append(_row(f"`{section}.{name}`", options.type_of(annotation), default, meaning.get(name, "")))
+        text = meaning.get(name, "")
+        rows.append(
+            _row(f"`{section}.{name}`", options.type_of(annotation), default, text[:1].upper() + text[1:])
+        )
     if builder.sizes:
         names = ", ".join(f"`{name}`" for name in builder.sizes)
         values = ", ".join(f"`{section}.{name}`" for name in next(iter(builder.sizes.values())))

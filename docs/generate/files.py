@@ -24,8 +24,8 @@ def page(title: str, introduction: str, *parts: str) -> str:
 def table(head: list[str], rows: list[list[str]]) -> str:
     """A Markdown table; a line break within a cell becomes a space, because it would end the row."""
     lines = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows]
-    first, *others = ("| " + " | ".join(line) + " |\n" for line in (head, *lines))
-    return "".join([first, "|---" * len(head) + "|\n", *others])
+    first, *others = (f"{' | '.join(line)}\n" for line in (head, *lines))
+    return "".join([first, "|".join(["---"] * len(head)), "\n", *others])
 
 
 def by_owners(items: Mapping[str, Collection[T]]) -> dict[tuple[str, ...], list[T]]:

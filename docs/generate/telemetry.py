@@ -11,10 +11,11 @@ from disttrain.records.hardware import GpuSample, HostSample
 from disttrain.records.metrics import Metrics
 from disttrain.records.steps import Step
 from docs.generate.files import REFERENCE, page, table
+from docs.generate.records import FILES
 
 _INTRODUCTION = """
-The folder `attempts/NNN/` of a run has these files, in JSON. A name carries its unit (`_s`: seconds). A value
-that was not measured is null, never zero. The [schemas](../schemas/) have every field.
+Records are JSON. A name carries its unit (`_s`: seconds). A value that was not measured is null, never
+zero.
 """
 _FIRST_FIGURE = "measured_steps"
 _SAMPLES: dict[str, type[Record]] = {"gpu": GpuSample, "process": HostSample, "host": HostSample}
@@ -31,11 +32,13 @@ def documents() -> dict[Path, str]:
         "## Steps: `steps-RRRRR.jsonl`",
         _table(Step, list(Step.model_fields)),
         "## Samples: `gpu-nodeNN.jsonl`, `host-nodeNN.jsonl`",
-        table(["field", "unit", "meaning", "in metrics.json"], hardware),
+        table(["field", "unit", "meaning", "figures in metrics.json"], hardware),
         "## Profiled steps: `comm-RRRRR.jsonl`",
         _table(CommSample, list(CommSample.model_fields)),
         "## Figures of a run: `metrics.json`",
         _table(Metrics, figures),
+        "## Schemas of all records",
+        ", ".join(f"[{name}](../schemas/{name}.json)" for name in FILES),
     )
     return {REFERENCE / "telemetry.md": text}
 
@@ -48,5 +51,5 @@ def _table(record: type[Record], names: list[str]) -> str:
 def _hardware_row(field: Field) -> list[str]:
     """Name, unit, meaning, and the figures that the samples become."""
     described = _SAMPLES[field.of].model_fields[field.name].description or ""
-    figures = ", ".join(f"`{name}` ({statistic})" for name, statistic in field.figures.items())
+    figures = ", ".join(f"`{name}`" for name in field.figures)
     return [f"`{field.name}`", field.unit, described, figures]

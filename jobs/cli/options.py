@@ -10,7 +10,7 @@ from typing import Any
 Container = argparse._ActionsContainer
 """A parser, or a group of one."""
 
-ACTIONS = "the action on each run and its reason; `blocked` and `deferred` runs make the exit code 1"
+ACTIONS = "the action on each run, and its reason"
 SUBMISSION = {
     "actions": ACTIONS,
     "plans": "`--dry-run`: batch size, cost, config, environment and commands of each run",

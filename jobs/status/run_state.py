@@ -62,7 +62,7 @@ class RunFields:
     cause: str | None = None
     """Why the last attempt ended."""
     message: str | None = None
-    """One line: the error, or what a queued run waits for."""
+    """The error, or what a queued run waits for."""
     retryable: bool = False
     """Whether the same `sweep` or `run` command submits the run again."""
     stale: bool = False
@@ -72,7 +72,7 @@ class RunFields:
     job_id: str | None = None
     """Job of the newest submission."""
     attempt: int | None = None
-    """Number of the newest attempt; the first is 0."""
+    """Number of the newest attempt, from 0."""
     attempts: int = 0
     """Number of attempts."""
     step: int | None = None
@@ -80,33 +80,33 @@ class RunFields:
     steps: int | None = None
     """Optimizer steps at the end of training."""
     samples_per_s: float | None = None
-    """Throughput of all ranks over the measured steps so far."""
+    """Throughput of all ranks in the measured steps."""
     live_samples_per_s: float | None = None
-    """Throughput of the newest second or so."""
+    """Throughput of the newest second."""
     loss: float | None = None
     """Training loss at the newest progress."""
     eta_s: float | None = None
     """Expected seconds to the end of training."""
     gpu_utilization: float | None = None
-    """Mean over the GPUs of rank 0's node, from 0 to 1."""
+    """From 0 to 1, mean over the GPUs of rank 0's node."""
     gpu_memory_used_bytes: float | None = None
-    """Memory used on each of these GPUs, mean over the GPUs."""
+    """Mean over these GPUs."""
     gpu_power_w: float | None = None
-    """Power of each of these GPUs in watts, mean over the GPUs."""
+    """Watts, mean over these GPUs."""
     cpu_percent: float | None = None
-    """Processor time of one rank, in percent of one processor."""
+    """Processor time of one rank; 100 is one processor."""
     rss_bytes: float | None = None
     """Resident memory of one rank."""
     updated: float | None = None
-    """Unix time of the newest progress, in seconds."""
+    """Unix time of the newest progress."""
     changed: float | None = None
-    """Unix time of the newest submission, start, progress or end, in seconds."""
+    """Unix time of the newest submission, start, progress or end."""
     emulated: bool = False
     """Whether some of the work is emulated by waiting."""
     waits_for: str | None = None
-    """Why a queued job waits, as the scheduler reports."""
+    """Reason of the scheduler for a queued job."""
     start_expected: float | None = None
-    """Unix time at which the scheduler expects to start a queued job, in seconds."""
+    """Unix time of the start that the scheduler expects."""
     config_key: str | None = None
     """Hash of the config keys that change the results."""
     run_key: str | None = None
