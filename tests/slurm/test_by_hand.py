@@ -64,7 +64,8 @@ def ended(job: str) -> Callable[[], bool]:
 def words_of(folder: Path, job: str) -> str:
     """What a job said, once it is over."""
     wait_until(ended(job))
-    return (folder / f"train-{job}.log").read_text()
+    assert not list(folder.glob("*.log"))
+    return (folder / "runs" / f"train-{job}.log").read_text()
 
 
 def exit_code(slurm: MiniCluster, job: str) -> int:
@@ -244,4 +245,4 @@ def test_bad_input_is_one_line(
     assert line.startswith("error: ")
     assert expected in line
     assert exit_code(on_slurm, job) == 93
-    assert not (folder / "runs").exists()
+    assert [path.name for path in (folder / "runs").iterdir()] == [f"train-{job}.log"]

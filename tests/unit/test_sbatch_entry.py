@@ -18,6 +18,7 @@ from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.node import interpreter
 from jobs.schedulers.slurm.allocation import SlurmAllocation
+from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.submission import by_hand, sbatch_entry
 from tests.support.commands import Commands
 
@@ -83,6 +84,21 @@ def test_the_shape_is_that_of_the_job(words, gpus, expected, tmp_path):
     assert request | expected == request
     assert (request["file"], request["runs"]) == (str(tmp_path / "my.yaml"), tmp_path / "runs")
     assert by_hand.read_request([], allocation).file == str(by_hand.DEFAULT)
+
+
+def test_the_log_is_moved_to_the_runs_folder_by_each_start(tmp_path):
+    script = Path(by_hand.__file__).parents[1] / "train.sbatch"
+    (move,) = re.findall(r"^log=.*?^fi$", script.read_text(), re.MULTILINE | re.DOTALL)
+    log, moved = tmp_path / "train-7.log", tmp_path / "runs" / "train-7.log"
+    for start in ("first", "second"):
+        with open(log, "a") as opened:  # as Slurm opens it
+            environ = os.environ | job(tmp_path)
+            words = ["bash", "-c", f"{move}\necho {start}"]
+            subprocess.run(words, env=environ, cwd=tmp_path, stdout=opened, stderr=opened, check=True)
+    assert (moved.read_text(), log.exists()) == ("first\nsecond\n", False)
+    run = RunDir(tmp_path / "runs" / "my" / "n1")
+    logs = [SlurmScheduler().batch_log(run, 0, job_id) for job_id in ("7", "8")]
+    assert logs == [moved, run.submissions / "8.log"]
 
 
 @pytest.mark.parametrize("key", ["resources.nodes", "resources.gpus_per_node", "job.time_limit_min"])

@@ -30,7 +30,7 @@ from jobs.schedulers.interface import (
     Unreachable,
 )
 from jobs.schedulers.site_profiles import resolve
-from jobs.schedulers.slurm import commands, queries
+from jobs.schedulers.slurm import commands, queries, train_script
 from jobs.schedulers.slurm.profile import GENERIC, Profile
 from jobs.schedulers.slurm.script import (
     ArrayTask,
@@ -210,7 +210,8 @@ class SlurmScheduler(Scheduler):
             raise ConfigError(f"{_UNAVAILABLE} ({why})") from None
 
     def batch_log(self, run: RunDir, submission: int, job_id: str) -> Path:
-        return _logs(run, in_array="_" in job_id) / f"{job_id}.log"
+        by_hand = run.path.parent.parent / train_script.LOG.replace("%j", job_id)
+        return by_hand if by_hand.exists() else _logs(run, in_array="_" in job_id) / f"{job_id}.log"
 
     def cluster_name(self) -> str | None:
         return self._cluster_name

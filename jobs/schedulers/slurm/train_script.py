@@ -12,6 +12,18 @@ from jobs.schedulers.slurm.commands import check_path
 from jobs.schedulers.slurm.profile import GENERIC, Profile
 from jobs.schedulers.slurm.script import ENVIRONMENT, directives, job_setup, launch, resources, script_text
 
+LOG = "train-%j.log"
+"""Log of a job by hand, which its script moves to the runs folder."""
+# A link fails on another file system, where the log then stays: a copy would not grow.
+_MOVED_LOG = (
+    "# Slurm creates no folder for a log. The log of a requeued job begins with that of its former starts.",
+    f"log={LOG.replace('%j', '$SLURM_JOB_ID')} runs=$SLURM_SUBMIT_DIR/runs",
+    'if [ -f "$log" ] && (umask o-w && mkdir -p "$runs"); then',
+    '  [ -f "$runs/$log" ] && cat "$runs/$log" >>"$log"',
+    '  ln -f "$log" "$runs" 2>/dev/null && rm "$log"',
+    "fi",
+    "",
+)
 _CODE_AROUND = (
     "# Slurm runs a copy of this file. The code is beside the original, else in the submit directory.",
     "script=$(scontrol show job \"$SLURM_JOB_ID\" | sed -n 's/^ *Command=//p')",
@@ -61,7 +73,7 @@ def script_of_python(config: Mapping[str, Any], profile: Profile, python: str, c
 
 def _head(file: str, config: str) -> list[str]:
     return [
-        "# One run, started by hand. Its run directory is below runs/ in the folder where sbatch is called.",
+        "# One run, started by hand. Its folder and log are below runs/, where sbatch is called.",
         "#",
         f"#   sbatch --nodes 2 {file} --config {config}",
         f"#   sbatch {file}                              the default config",
@@ -80,8 +92,9 @@ def _text(
 ) -> str:
     return script_text(
         *head,
-        *directives({"job-name": "train", "output": "train-%j.log", **resources(config, profile)}),
+        *directives({"job-name": "train", "output": LOG, **resources(config, profile)}),
         "",
+        *_MOVED_LOG,
         *ENVIRONMENT,
         *job_setup(profile),
         *code,
