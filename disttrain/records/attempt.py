@@ -40,6 +40,8 @@ class AttemptRecord(Record):
     """One line: the first error, with its rank."""
     exit_codes: dict[str, int] = {}
     """Exit code of each node's torchrun, by node rank."""
+    first_failed_rank: int | None = None
+    """Null where the attempt ended otherwise, or its files do not show the rank."""
     next: Next = None
     failed_nodes: list[str] = []
     """Hosts on which the failure began. The job's next start excludes them."""

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.value(parser, "run", "RUN")
     parser.add_argument("-f", "--follow", action="store_true", help="print new lines until the run ends")
     which = parser.add_mutually_exclusive_group()
-    options.value(which, "--rank", "R", "log of this rank (0)", type=int)
+    options.value(which, "--rank", "R", "log of this rank (the one that failed first, else 0)", type=int)
     options.value(which, "--node", "N", "log of this node: agent and torchrun", type=int)
     options.flag(which, "--all", "logs of all ranks and nodes, by time")
     options.value(parser, "--attempt", "K", "attempt (the last)", type=int)
@@ -128,14 +128,24 @@ def _open_batch_log(state: RunState, args: argparse.Namespace) -> LogTail | None
 def _open_log(attempt: Attempt, args: argparse.Namespace, *, ended: bool) -> LogTail | None:
     """The requested log of an attempt; None if it does not exist.
 
-    Default: rank 0's log. An ended attempt without one has failed before rank 0 started: then node 0's log.
+    Default: the log of the rank that failed first, else of rank 0. An ended attempt without one has failed
+    before rank 0 started: then node 0's log.
     """
+    from disttrain.records.json_files import read_json_or_none
+
     if args.all:
         return LogTail(lambda: logs_of(attempt)) if logs_of(attempt) else None
     if args.node is not None:
         paths = [attempt.node_log(args.node)]
+    elif args.rank is not None:
+        paths = [attempt.rank_log(args.rank)]
     else:
-        paths = [attempt.rank_log(args.rank or 0), *[attempt.node_log(0)] * (ended and args.rank is None)]
+        rank = (read_json_or_none(attempt.record) or {}).get("first_failed_rank")
+        if isinstance(rank, int) and rank > 0 and attempt.rank_log(rank).exists():
+            print(f"rank {rank} failed first; --rank 0 prints another log", file=sys.stderr)
+            paths = [attempt.rank_log(rank)]
+        else:
+            paths = [attempt.rank_log(0), *[attempt.node_log(0)] * ended]
     path = next((path for path in paths if path.exists()), None)
     return LogTail(lambda: {path.stem: path}) if path else None
 

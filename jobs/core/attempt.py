@@ -241,6 +241,7 @@ def close_attempt(
         unsaved = f"it left no new file in {CHECKPOINT_DIR} and did not touch {SAVED}"
         status = replace(status, message=f"{status.message}; {unsaved}")
     record |= {"ended": ended, "cause": status.cause, "checkpoint_after": after}
+    record["first_failed_rank"] = status.first_failed_rank
     record["exit_codes"] = {str(node): code for node, code in sorted(exit_codes.items())}
     record["failed_nodes"] = _failed_hosts(run, record, status) if lost_hosts is None else list(lost_hosts)
     if can_requeue:

@@ -88,6 +88,8 @@ class ExitStatus:
     """Ranks that failed by themselves, not on the loss of a peer."""
     failed_nodes: tuple[int, ...] = ()
     """Nodes that failed as a whole, by rank."""
+    first_failed_rank: int | None = None
+    """Rank that failed first, also by the loss of a peer or for want of memory."""
 
     def with_decision(self, decision: RequeueDecision) -> ExitStatus:
         """This status with a requeue decision, whose reason is appended to the message."""
@@ -138,6 +140,7 @@ def _hang(evidence: ExitEvidence) -> ExitStatus | None:
             describe_hang(evidence.rank_positions, evidence.silent_nodes),
             failed_ranks=(hung.rank,) if hung else (),
             failed_nodes=() if hung else tuple(evidence.silent_nodes),
+            first_failed_rank=hung.rank if hung else None,
         )
     silent = silent_rank(evidence.rank_positions)
     if errors or evidence.killed_workers or silent is None or not evidence.rank_errors:
@@ -147,7 +150,7 @@ def _hang(evidence: ExitEvidence) -> ExitStatus | None:
         return None
     hang = describe_hang(evidence.rank_positions, evidence.silent_nodes)
     message = f"{hang}; rank {first['rank']} waited for it"
-    return ExitStatus("hung", message, failed_ranks=(silent.rank,))
+    return ExitStatus("hung", message, failed_ranks=(silent.rank,), first_failed_rank=silent.rank)
 
 
 def is_communication_error(error: Mapping[str, Any]) -> bool:
@@ -167,26 +170,27 @@ def _rank_failure(evidence: ExitEvidence) -> ExitStatus | None:
         message = (
             f"rank {min(out_of_memory)} was killed by the kernel's OOM killer: its node ran out of memory"
         )
-        return ExitStatus("out_of_memory", message)
+        return ExitStatus("out_of_memory", message, first_failed_rank=min(out_of_memory))
     for rank, number in sorted(killed):
         if number != signal.SIGABRT or not evidence.rank_errors:
             message = f"rank {rank} was ended by {_signal_name(number)}"
-            return ExitStatus("killed", message, failed_ranks=(rank,))
+            return ExitStatus("killed", message, failed_ranks=(rank,), first_failed_rank=rank)
     if not evidence.rank_errors:
         return None
     first = min(evidence.rank_errors, key=lambda error: error["time"])
-    message = f"rank {first['rank']}: {first['kind']}: {shortened(first['message'])}"
+    first_rank = int(first["rank"])
+    message = f"rank {first_rank}: {first['kind']}: {shortened(first['message'])}"
     if not is_communication_error(first):
-        return ExitStatus(first["cause"], message, failed_ranks=(int(first["rank"]),))
+        return ExitStatus(first["cause"], message, failed_ranks=(first_rank,), first_failed_rank=first_rank)
     # A rank that ends without an error file, as by `os._exit`, leaves broken connections on its peers.
     failed = {error["rank"] for error in evidence.rank_errors}
     for rank, code in sorted(evidence.exited_workers):
         if rank not in failed:
             message = f"rank {rank} exited with code {code}; then {message}"
-            return ExitStatus("crashed", message, failed_ranks=(rank,))
+            return ExitStatus("crashed", message, failed_ranks=(rank,), first_failed_rank=rank)
     if evidence.lost_peer is not None:
-        message = f"rank {first['rank']} lost its connection to {evidence.lost_peer}: {message}"
-    return ExitStatus(first["cause"], message)
+        message = f"rank {first_rank} lost its connection to {evidence.lost_peer}: {message}"
+    return ExitStatus(first["cause"], message, first_failed_rank=first_rank)
 
 
 def _node_failure(evidence: ExitEvidence) -> ExitStatus:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from dataclasses import asdict, replace
@@ -128,6 +129,8 @@ def test_the_cause_and_the_ranks_and_nodes_that_failed_by_themselves(evidence, c
     ]
     assert (status.cause, ", ".join(names)) == (cause, failed)
     assert status.retryable == RULES[cause].retryable
+    first = re.match(r"rank (\d+)", status.message or "")
+    assert status.first_failed_rank == (int(first[1]) if first else None)
 
 
 @pytest.mark.parametrize(

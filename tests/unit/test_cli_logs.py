@@ -294,10 +294,13 @@ def test_logs_choose_the_rank_the_node_and_the_attempt(
     for number in (0, 1):
         run.attempt(number).path.mkdir(parents=True)
         run.attempt(number).node_log(0).write_text(f"node 0 attempt {number}\n")
+        write_json(run.attempt(number).record, {"first_failed_rank": 2})
+    run.attempt(0).rank_log(2).write_text("rank 2\n")
     run.attempt(1).rank_log(0).write_text("one\ntwo")
     for options, text in (
         ("", "one\ntwo\n"),
         ("--node 0 --attempt 0", "node 0 attempt 0\n"),
+        ("--attempt 0", "rank 2\n"),
         ("-f", "one\ntwo\n"),
     ):
         assert ask(capsys, f"logs n1 {options}") == text
