@@ -15,9 +15,7 @@ from disttrain.records.exit_causes import ENDED_BY_REQUEST
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_copy, journal, run_code
-from jobs.core.attempt import job_start
 from jobs.core.progress import Progress, without_progress
-from jobs.core.requeue_policy import starts_without_progress
 from jobs.status.outcome import (
     by_hand_outcome,
     claimed_outcome,
@@ -140,8 +138,6 @@ class RunState(RunFields):
     """Running by its files, without progress for `outcome.SILENT_AFTER_S`: long validation or dead host."""
     attempts_before_code: int = 0
     """Attempts with older code."""
-    attempts_without_progress: int = 0
-    """Failed attempts with the current code since the newest checkpoint, if the run failed or is lost."""
     source: str | None = None
     """Folder that the code of a `command` was copied from; empty for an installed module, None for the
     trainer."""
@@ -265,10 +261,6 @@ def _read_state(run: RunDir, code_hash: str | None, sweeps: dict[str, Annotation
     if outcome["state"] == "queued" and journal.is_revoked(claims):  # revoked while it waited for its requeue
         outcome = failed_outcome(claims[-1]["cause"], claims[-1]["message"])
     outcome = with_cancel_record(outcome, entry)
-    if outcome["state"] in ("failed", "lost"):
-        numbers = range(intent.get("attempts_before_code", 0), known["attempts"])
-        started = [job_start(run, run.attempt(number)) for number in numbers]
-        known["attempts_without_progress"] = starts_without_progress(started)
     return _with_outcome(known, outcome, code_hash, times)
 
 

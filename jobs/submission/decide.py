@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from disttrain.errors import ConfigError
 from jobs.core import journal
+from jobs.core.attempt import job_start
+from jobs.core.requeue_policy import starts_without_progress
 from jobs.schedulers.interface import Scheduler, SubmitError, is_submitted_to
 from jobs.status.run_state import RunState
 
@@ -138,9 +140,15 @@ def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) ->
         return "retry", f"{why} (with other code)"
     if not state.retryable:
         return "blocked", why
-    if state.attempts_without_progress >= max_attempts:
+    if _attempts_without_progress(state) >= max_attempts:
         return "blocked", f"{why} (job.max_attempts={max_attempts} in a row without a newer checkpoint)"
     return "retry", why
+
+
+def _attempts_without_progress(state: RunState) -> int:
+    """Failed attempts with the current code since the newest checkpoint; 0 for a job that never started."""
+    numbers = range(state.attempts_before_code, state.attempts if state.claimed else 0)
+    return starts_without_progress([job_start(state.run, state.run.attempt(number)) for number in numbers])
 
 
 class JobChains:

@@ -25,6 +25,7 @@ DEAD = current_process().as_dict() | {"start_ticks": -1}
 
 
 def known(state: StateName, **fields: Any) -> RunState:
+    """A run whose `attempts`, without files, have failed."""
     fields = {"config_key": KEY, "code_hash": CODE, "retryable": state in ("failed", "lost")} | fields
     return RunState(RunDir(Path("runs/demo/a")), state, **fields)
 
@@ -42,12 +43,13 @@ def known(state: StateName, **fields: Any) -> RunState:
         (known("done"), "up_to_date", "up_to_date"),
         (known("done", code_hash="old"), "outdated", "outdated"),
         (known("failed"), "retry", "retry"),
-        (known("failed", attempts=9, attempts_without_progress=2), "retry", "retry"),
-        (known("failed", attempts_without_progress=3), "blocked", "retry"),
+        (known("failed", attempts=9, attempts_before_code=7, claimed=True), "retry", "retry"),
+        (known("failed", attempts=3, claimed=True), "blocked", "retry"),
+        (known("failed", attempts=3), "retry", "retry"),
         (known("failed", retryable=False), "blocked", "retry"),
-        (known("failed", retryable=False, code_hash="old", attempts_without_progress=9), "retry", "retry"),
+        (known("failed", retryable=False, code_hash="old", attempts=9, claimed=True), "retry", "retry"),
         (known("lost"), "retry", "retry"),
-        (known("lost", attempts_without_progress=3), "blocked", "retry"),
+        (known("lost", attempts=3, claimed=True), "blocked", "retry"),
         (known("corrupt"), "blocked", "blocked"),
         (known("running", journaled=False), "in_progress", "in_progress"),
         (known("done", journaled=False), "up_to_date", "up_to_date"),

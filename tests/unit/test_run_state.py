@@ -184,13 +184,13 @@ def test_a_start_by_hand_replaces_a_failure_and_not_a_completed_run(run: RunDir)
 def test_failed_then_submitted_again(run: RunDir) -> None:
     claim(run, **DEAD)
     outcome(run, "crashed")
-    shows(run, "failed crashed claimed retryable", message="why", attempts_without_progress=1)
+    shows(run, "failed crashed claimed retryable", message="why", attempts_before_code=0)
     submit(sweep_plan("a"), FakeScheduler(), run.path.parent.parent)
-    shows(run, "queued", attempts_without_progress=0)
+    shows(run, "queued", attempts=1)
     claim(run, 1)
     shows(run, "running claimed", attempt=1, attempts=2, submission=1)
     outcome(run, "crashed", 1)
-    shows(run, "failed crashed claimed retryable", attempts_without_progress=1)  # one was of other code
+    shows(run, "failed crashed claimed retryable", attempts=2, attempts_before_code=1)
 
 
 def test_submissions_that_were_revoked(run: RunDir) -> None:
