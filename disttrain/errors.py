@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import errno
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, TypeGuard
 
 EXIT_BAD_INPUT = 2
@@ -23,7 +23,7 @@ class ConfigError(ValueError):
         super().__init__(f"{at}: {text}" if at else text)
 
     @classmethod
-    def of_all(cls, errors: Sequence[ConfigError]) -> ConfigError:
+    def of_all(cls, errors: Iterable[ConfigError | str]) -> ConfigError:
         """Several errors as one, with a line for each."""
         error = cls("")
         error.args = ("\n".join(map(str, errors)),)

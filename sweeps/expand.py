@@ -108,7 +108,7 @@ def expand(
     scale_batch: bool = True,
     progress: Progress = without_progress,
 ) -> SweepPlan:
-    """The runs of a sweep. Raises `ConfigError`, one line, for bad input.
+    """The runs of a sweep. Raises `ConfigError` for bad input, a line for each mistake in a config.
 
     Parameters
     ----------
@@ -131,11 +131,11 @@ def expand(
     _check_axes(products, origins)
     has_command = has_command or any("command" in axes for axes in products)
     check_exclude_keys(section, {key for axes in products for key in axes}, base)
-    checked = []
-    for point in progress(_points(products), "checking combinations"):
-        draft = _with_point(base, point, origins, has_command)
-        if not any(_matches(point, draft, entry) for entry in section.exclude):
-            checked.append((point, draft, check(draft)))
+    points = progress(_points(products), "checking combinations")
+    drafts = ((point, _with_point(base, point, origins, has_command)) for point in points)
+    checked = _checked(
+        each for each in drafts if not any(_matches(*each, entry) for entry in section.exclude)
+    )
     if not checked:
         raise ConfigError("sweep.exclude leaves no run", at=base.at("sweep.exclude"))
     checked.sort(key=lambda item: (item[2].resources.nodes, item[2].resources.gpus_per_node))  # stable
@@ -152,6 +152,25 @@ def expand(
         secrets,
         rule,
     )
+
+
+def _checked(drafts: Iterable[tuple[Point, Draft]]) -> list[tuple[Point, Draft, Config]]:
+    """The points with their checked configs. Raises `ConfigError`, a line for each mistake of any point."""
+    checked = []
+    errors: dict[str, None] = {}
+    tried: set[str] = set()
+    for point, draft in drafts:
+        values = {_json([key, value]) for key, value in point.items()}
+        if errors and values <= tried:
+            continue  # a mistake of the base would be found again for each of thousands of points
+        tried |= values
+        try:
+            checked.append((point, draft, check(draft)))
+        except ConfigError as error:
+            errors |= dict.fromkeys(str(error).splitlines())
+    if errors:
+        raise ConfigError.of_all(errors)
+    return checked
 
 
 def _with_base_values(draft: Draft, overrides: Sequence[Override]) -> tuple[Draft, Sequence[Override], bool]:

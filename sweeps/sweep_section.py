@@ -6,6 +6,7 @@ import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationError
+from pydantic_core import ErrorDetails
 
 from disttrain.config.parsing import Draft, known_keys
 from disttrain.config.sections.base import Section
@@ -35,26 +36,29 @@ class SweepSection(Section):
 
 
 def read_section(draft: Draft) -> SweepSection:
-    """Check the `sweep` section of a draft. Raises `ConfigError`, one line, with file and line."""
+    """Check the `sweep` section of a draft. Raises `ConfigError`, a line for each mistake."""
     try:
         return validated(SweepSection, draft.data.get("sweep") or {})
     except ValidationError as error:
-        detail = error.errors()[0]
+        messages = dict.fromkeys(map(_mistake, error.errors()))
+    raise draft.error(*messages)
+
+
+def _mistake(detail: ErrorDetails) -> str:
+    """The message on an error of pydantic in the `sweep` section."""
     parts = [str(part) for part in detail["loc"]]
     key = ".".join(["sweep", *parts])
     kind, value = detail["type"], detail["input"]
     if kind == "extra_forbidden":
         allowed = [f"sweep.{name}" for name in SweepSection.model_fields]
-        text = f"unknown key '{key}'{nearest(key, allowed)}; allowed: {', '.join(allowed)}"
-    elif kind == "too_short" and parts[0] != "exclude":
-        text = f"{key}={value!r}: an axis needs at least one value"
-    elif kind == "list_type" and parts[0] != "exclude":
-        text = f"{key}={value!r}: an axis is a list of values, as in [{value}]"
-    elif kind in ("dict_type", "model_type"):
-        text = f"{key}={value!r} must be a mapping"
-    else:
-        text = f"sweep.{describe([detail])[0][1]}"
-    raise ConfigError(text, at=draft.at(key))
+        return f"unknown key '{key}'{nearest(key, allowed)}; allowed: {', '.join(allowed)}"
+    if kind == "too_short" and parts[0] != "exclude":
+        return f"{key}={value!r}: an axis needs at least one value"
+    if kind == "list_type" and parts[0] != "exclude":
+        return f"{key}={value!r}: an axis is a list of values, as in [{value}]"
+    if kind in ("dict_type", "model_type"):
+        return f"{key}={value!r} must be a mapping"
+    return f"sweep.{describe([detail])[0][1]}"
 
 
 def take_auto_repeats(draft: Draft) -> AutoRepeats | None:

@@ -189,19 +189,21 @@ def check_options(
 
     `kind` is the value of the key `chooser`, by default that of the section's kind.
 
-    Raises `ConfigError` for an unknown option or a wrong type; the message begins with its key.
+    Raises `ConfigError`, with a line for each unknown option or wrong type that begins with its key.
     """
     given = {**(builder.defaults if with_defaults else {}), **_with_size(builder, section, kind, given)}
     chosen = f"{chooser or f'{section}.kind'}={kind}"
-    for name in given:
-        _check_name(builder, section, chosen, name)
+    errors = [error for name in given if (error := _wrong_name(builder, section, chosen, name))]
     try:
         checked = validated(builder.model, given).model_dump(exclude_unset=True)
     except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "missing" and len(first["loc"]) == 1:
-            raise ConfigError(f"{section}.{first['loc'][0]} is needed by {chosen}") from None
-        raise ConfigError(f"{section}.{describe(error.errors())[0][1]}") from None
+        missing = [each for each in error.errors() if each["type"] == "missing" and len(each["loc"]) == 1]
+        if not errors:  # else its name may be misspelt
+            errors = [f"{section}.{each['loc'][0]} is needed by {chosen}" for each in missing]
+        wrong = [each for each in error.errors() if each not in missing]
+        errors += [f"{section}.{message}" for _, message in describe(wrong)]
+    if errors:
+        raise ConfigError.of_all(errors)
     for name in builder.file_options:
         value = checked.get(name)
         if isinstance(value, str) and (path := Path(value)).suffix in (".yaml", ".yml", ".json"):
@@ -226,23 +228,24 @@ def _with_size(builder: Builder, section: str, kind: str, given: Mapping[str, An
     return {**rest, **values}
 
 
-def _check_name(builder: Builder, section: str, chosen: str, name: str) -> None:
-    """Raise `ConfigError` for an option that the builder does not accept.
+def _wrong_name(builder: Builder, section: str, chosen: str, name: str) -> str | None:
+    """The message on an option that the builder does not accept; None for one that it accepts.
 
     A builder may pass `**kwargs` on to code that ignores unknown names. So a name close to a known one is
     refused, too.
     """
     if name in builder.types:
-        return
+        return None
     allowed = sorted(builder.types)
     if not builder.open_ended:
         close, names = hint(name) or nearest(name, allowed), ", ".join(allowed) or "none"
-        raise ConfigError(f"{section}.{name} is not an option of {chosen}{close}; allowed: {names}")
+        return f"{section}.{name} is not an option of {chosen}{close}; allowed: {names}"
     if meant := difflib.get_close_matches(name, allowed, n=1, cutoff=_LOOKS_LIKE):
-        raise ConfigError(
+        return (
             f"{section}.{name} is not named by {chosen}; did you mean '{meant[0]}'? Its "
             f"**kwargs could hide a misspelt option; if {name} is right, make it an argument"
         )
+    return None
 
 
 @functools.cache

@@ -187,25 +187,31 @@ def check(draft: Draft) -> Config:
 
     Raises `ConfigError`, a line for each unknown key, wrong type or impossible combination.
     """
-    config = check_values(draft)
-    for key, names in (("on_checkpoint", OF_A_FOLLOW_UP), ("on_done", OF_A_FOLLOW_UP[:3])):
+    config, errors = _valid_part(draft)
+    if errors and draft.get("command"):
+        raise draft.error(*errors)
+    for key, names in () if errors else (("on_checkpoint", OF_A_FOLLOW_UP), ("on_done", OF_A_FOLLOW_UP[:3])):
         _check_follow_up(f"job.{key}", getattr(config.job, key), names, config.job.launcher, draft)
     if config.command:
         check_words(config.command, config.job.launcher, draft.at("command"))
         _refuse_keys_of_trainer(draft)
         return config
-    update, errors = {}, []
+    update = {}
     for name in BUILT_SECTIONS:
         section = getattr(config, name)
         declared = {key: getattr(section, key) for key in type(section).model_fields}
+        options: dict[str, Any] = {}
         try:
             options = planned_options(name, section.kind, section.model_extra or {})
-            update[name] = type(section)(**declared, **options)
         except ConfigError as error:
-            errors.append(str(error))
-    if not errors:
-        config = config.model_copy(update=update)
-        errors = refused(config)
+            errors += str(error).splitlines()
+        update[name] = type(section)(**declared, **options)
+    config = config.model_copy(update=update)
+    # A section that an error names is not complete: a misspelt key may belong to it.
+    named = {word for error in errors for word in re.findall(r"\w+", error.partition("; allowed")[0])}
+    for message in refused(config):
+        if named.isdisjoint(re.findall(r"(\w+)\.[\w.]+=", message.partition(": ")[0])):
+            errors.append(message)
     if errors:
         raise draft.error(*errors)
     return config
@@ -216,11 +222,23 @@ def check_values(draft: Draft) -> Config:
 
     Raises `ConfigError`.
     """
+    config, errors = _valid_part(draft)
+    if errors:
+        raise draft.error(*errors)
+    return config
+
+
+def _valid_part(draft: Draft) -> tuple[Config, list[str]]:
+    """The config without sections that have an unknown key or a wrong value, and a message for each of these.
+
+    Raises `ConfigError` where no config remains.
+    """
     data = {name: value for name, value in draft.data.items() if name not in SWEEP_SECTIONS}
     for name, value in data.items():
         if value is None and name != "command":  # an empty section in YAML
             data[name] = {}
     take_secrets(Draft(data, draft.origin))
+    errors: list[str] = []
     try:
         config = validated(Config, data)
     except ValidationError as error:
@@ -228,11 +246,15 @@ def check_values(draft: Draft) -> Config:
         wrong = [each for each in error.errors() if each["type"] != "extra_forbidden"]
         messages = [_unknown(".".join(map(str, each["loc"])), each["input"]) for each in unknown]
         messages += [message for _, message in describe(wrong)]
-        raise draft.error(*map(mask_lines, messages)) from None
-    errors = [] if config.command else [*filter(None, (unknown_name(*name) for name in names_of(config)))]
-    if errors:
-        raise draft.error(*errors)
-    return config
+        errors += map(mask_lines, messages)
+        try:
+            wrong_sections = {each["loc"][0] for each in error.errors() if each["loc"]}
+            config = validated(Config, {name: data[name] for name in data.keys() - wrong_sections})
+        except ValidationError:
+            raise draft.error(*errors) from None
+    if not config.command:
+        errors += filter(None, (unknown_name(*name) for name in names_of(config)))
+    return config, errors
 
 
 def check_section(name: str, values: dict[str, Any]) -> None:
@@ -270,8 +292,8 @@ def check_words(command: Sequence[str], launcher: str = "torchrun", at: str | No
     is_executable = launcher != "torchrun" and not first.startswith("-")
     if first != "-m" and not first.endswith(".py") and not is_executable:
         message = f"command: {first!r} is neither a script (train.py) nor -m and a module; "
-        if first.rpartition("/")[2].startswith(("python", "torchrun")):
-            message += "leave out python and torchrun"
+        if first.rpartition("/")[2].startswith(("python", "torchrun", "srun")):
+            message += "leave out srun, python and torchrun"
         else:
             message += "job.launcher=node or rank starts any executable"
         raise ConfigError(message, at=at)
