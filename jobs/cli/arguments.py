@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import re
-from collections.abc import Collection, Iterator
+import shlex
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NoReturn
 
 from disttrain import __version__
@@ -148,6 +150,9 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
     "cluster down": {"cluster down --name mini": "one of several clusters"},
 }
 """Arguments of `disttrain` and their effect, by verb; None for the program itself."""
+_SCRIPT = re.compile(r"[^\s=]+\.py|-m")
+_LAUNCHER = re.compile(r"(.*/)?(python[\d.]*|torchrun|srun)")
+"""Program before a script; `run` leaves it out, with its options."""
 _NAMES = "A RUN is `sweep/run`, or a run's name if only one sweep has a run of that name."
 
 
@@ -184,6 +189,18 @@ class _Parser(argparse.ArgumentParser):
                 hint = f"; only {' and '.join(options)} may stand before the verb"
             message = f"unknown argument {word!r}{hint}"
         raise UsageError(f"{message} (see {self.prog} --help)", verb_of(self))
+
+
+def refuse_without_separator(words: Sequence[str], parser: argparse.ArgumentParser) -> None:
+    """Raise `UsageError` for a script among `words` of `run` or `sweep`, with the corrected command line."""
+    for at, word in enumerate(words):
+        option = parser._option_string_actions.get(words[at - 1]) if at else None
+        if _SCRIPT.fullmatch(word) and (option is None or option.nargs is not None):
+            own = itertools.takewhile(lambda each: not _LAUNCHER.fullmatch(each), words[:at])
+            right = f"{parser.prog} {shlex.join([*own, '--', *words[at:]])}"
+            verb = verb_of(parser)
+            message = f"a script and its arguments come after `--`, options of `{verb}` before it: {right}"
+            raise UsageError(message, verb)
 
 
 def examples_text(verb: str | None) -> str:

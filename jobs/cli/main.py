@@ -26,7 +26,7 @@ import importlib
 import os
 from typing import Any
 
-from jobs.cli.arguments import UsageError, build_parser, verb_of
+from jobs.cli.arguments import UsageError, build_parser, refuse_without_separator, verb_of
 
 EXIT_BAD_INPUT = 2  # as `disttrain.errors.EXIT_BAD_INPUT`
 EXIT_INTERRUPTED = 130
@@ -66,6 +66,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace | None:
     if own[:1] and own[0].startswith("-") and own[0] not in parser._option_string_actions:
         parser.error(f"unrecognized arguments: {own[0]}")
     given, unknown = parser.parse_known_args(own)
+    if given.verb in ("run", "sweep") and command is None:
+        refuse_without_separator(own[1:], given.parser)
     if unknown:  # the verb's own parser suggests the nearest option
         given.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     given.argv = arguments

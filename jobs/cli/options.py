@@ -94,7 +94,7 @@ def submission(parser: argparse.ArgumentParser, annotated: str = "the sweep") ->
     text = "shell command to call when the sweep has ended and when a run has failed (job.on_end)"
     value(parser, "--on-end", "COMMAND", text)
     flag(parser, "--dry-run", "print what would be submitted, write nothing")
-    flag(parser, "--yes", "submit also more than 200 runs")
+    flag(parser, "--yes", "submit also more than 200 runs, or one run of a file with axes")
     flag(parser, "--all-scripts", "let a dry run print each batch script in full")
     text = "a dry run that validates each job with sbatch --test-only; exit code 1 if Slurm refuses one"
     flag(parser, "--test-only", text)

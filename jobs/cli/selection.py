@@ -58,17 +58,21 @@ def find_run(root: Path, name: str) -> RunDir:
             hint = _existing("runs", map(run_label, runs))
             raise ConfigError(f"{run_name!r} is a sweep; name one run of it{hint}")
         return runs[0]
-    return only_run(runs, run_name, root / sweep)
+    return only_run(runs, run_name, root / sweep, () if slash else sweeps)
 
 
-def only_run(runs: Sequence[RunDir], name: str, folder: Path) -> RunDir:
-    """The only one of `runs`, those of a folder, that has this name. Raises `ConfigError`."""
+def only_run(runs: Sequence[RunDir], name: str, folder: Path, sweeps: Sequence[str] = ()) -> RunDir:
+    """The only one of `runs`, those of a folder, that has this name. Raises `ConfigError`.
+
+    `sweeps` are the names of sweeps, where one may be meant.
+    """
     matches = [run for run in runs if run.name == name]
     if len(matches) > 1:
         raise ConfigError(f"several sweeps have a run {name!r}: {', '.join(map(run_label, matches))}")
     if not matches:
-        hint = nearest(name, [run.name for run in runs]) or _existing("runs", map(run_label, runs))
-        raise ConfigError(f"no run {name!r} in {folder}{hint}")
+        near = nearest(name, [*(run.name for run in runs), *map(run_label, runs), *sweeps])
+        kind = "run or sweep" if sweeps else "run"
+        raise ConfigError(f"no {kind} {name!r} in {folder}{near or _existing('runs', map(run_label, runs))}")
     return matches[0]
 
 

@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         hardware="figures of the samples that the agents took of a `command` in the last attempt",
     )
     options.value(parser, "run", "RUN")
+    options.flag(parser, "--all", "print also the keys of the config that are at their defaults")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     parts = [
         _pairs(state.label, _header(state, record)),
-        _pairs("config", _config(record)),
+        _config(record, every=args.all),
         _section(
             "attempts",
             ("NUMBER", "STARTED (UTC)", "ENDED", "CAUSE", "MESSAGE"),
@@ -108,15 +109,36 @@ def _header(state: RunState, record: Record) -> list[tuple[str, Any]]:
     ]
 
 
-def _config(record: Record) -> list[tuple[str, str]]:
+def _config(record: Record, *, every: bool) -> str:
+    """The config, without `every` only the keys that are not at their defaults."""
     import shlex
 
-    from disttrain.config.dotted_keys import flat_values
+    from disttrain.config.dotted_keys import ABSENT, flat_values
 
-    return [
+    values = flat_values(record.get("config", {}))
+    defaults = {} if every else _defaults(record)
+    rows = [
         (key, "null" if value is None else shlex.join(value) if key == "command" else str(value))
-        for key, value in flat_values(record.get("config", {})).items()
+        for key, value in values.items()
+        if value != defaults.get(key, ABSENT)
     ]
+    hidden = len(values) - len(rows)
+    return _pairs(f"config, without {hidden} keys at their defaults (--all)" if hidden else "config", rows)
+
+
+def _defaults(record: Record) -> dict[str, Any]:
+    """Default of each key, also of the options of the run's kinds of model and data."""
+    import json
+
+    from disttrain.config.config_tree import Config
+    from disttrain.config.dotted_keys import flat_values, get_key
+    from disttrain.config.options import BUILT_SECTIONS, built_in
+
+    plain = Config().as_dict()
+    for section, package in BUILT_SECTIONS.items():
+        builder = built_in(package).get(str(get_key(record, f"config.{section}.kind")))
+        plain[section] |= builder.defaults if builder else {}
+    return flat_values(json.loads(json.dumps(plain)))
 
 
 def _attempt_cells(attempt: Record) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -47,7 +48,7 @@ def warnings_for(
     lines = [*_oversubscribed(runs, scheduler), *scheduler.warnings(os.environ)]
     if not runs:
         return lines
-    lines += _wrong_variables(runs)
+    lines += [*_nested_launchers(runs), *_wrong_variables(runs)]
     unmeasured = [run for run in runs if _is_all_warm_up(run)]
     if unmeasured:
         most = max(run.config.telemetry.warmup_steps for run in unmeasured)
@@ -92,6 +93,22 @@ def _oversubscribed(runs: Sequence[RunPlan], scheduler: Scheduler) -> list[str]:
         f"(ranks x threads and loader workers) on {processors} processors: timings will describe this "
         "machine, not scaling"
     ]
+
+
+def _nested_launchers(runs: Sequence[RunPlan]) -> list[str]:
+    """A line for each command that starts the processes of all ranks, and is started several times."""
+    lines = []
+    for command, launcher in dict.fromkeys((run.config.command, run.config.job.launcher) for run in runs):
+        program = Path(command[0]).name if command else ""
+        tasks = re.search(r" --ntasks-per-node[ =](\d+)", " ".join(command))
+        times = f" {tasks[1]} times (--ntasks-per-node={tasks[1]})" if tasks else ""
+        if program == "srun":
+            lines.append(
+                f"each {launcher} starts srun, which starts the rest{times} on all nodes: leave it out"
+            )
+        elif program == "torchrun" and launcher == "rank":
+            lines.append("each rank starts torchrun, which starts all ranks of a node: use job.launcher=node")
+    return [*dict.fromkeys(lines)]
 
 
 def _wrong_variables(runs: Sequence[RunPlan]) -> list[str]:

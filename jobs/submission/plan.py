@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,7 @@ from sweeps.expand import (
     without_progress,
 )
 from sweeps.overrides import Override, parse_flag, parse_set
+from sweeps.sweep_section import read_section, take_auto_repeats
 
 _RUN_NAME = r"(?!report(-|$))[A-Za-z0-9_][A-Za-z0-9._-]{0,159}"
 """Reports of a sweep lie in its folders `report` and `report-<tags>`."""
@@ -148,13 +150,7 @@ def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
     section = draft.data.get("sweep")
     if isinstance(section, dict):
         draft.data["sweep"] = {name: value for name, value in section.items() if name == "scaling"}
-    overrides = _shape_flags(*([word] if word else [] for word in (args.nodes, args.gpus_per_node)))
-    overrides += [parse_set(text) for text in args.set]
-    if getattr(args, "command", None):
-        overrides.append(Override("command", (tuple(args.command),), "--", axis=True))
-    if args.start_from is not None:
-        start = str(Path(args.start_from).resolve())
-        overrides.append(Override("checkpoint.start_from", (start,), "--from", axis=True))
+    overrides = _overrides_of_run(args)
     for override in overrides:
         if len(override.values) > 1:
             raise ConfigError(
@@ -165,6 +161,26 @@ def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
     axes = [replace(each, axis=not is_about_secrets(each.key, names)) for each in overrides]
     plan = _expand(args, draft, axes, states, scale_batch=False)
     return plan if args.run_name is None else _named(plan, args.run_name, states)
+
+
+def unused_axes(args: argparse.Namespace) -> list[str]:
+    """Axes of the file of `submit.py run` for which the command line gives no value. Raises `ConfigError`."""
+    draft = _load(args)
+    take_auto_repeats(draft)
+    section = read_section(draft)
+    given = {override.key for override in _overrides_of_run(args)}
+    return [key for key in ChainMap(*section.grids.values(), section.axes) if key not in given]
+
+
+def _overrides_of_run(args: argparse.Namespace) -> list[Override]:
+    overrides = _shape_flags(*([word] if word else [] for word in (args.nodes, args.gpus_per_node)))
+    overrides += [parse_set(text) for text in args.set]
+    if getattr(args, "command", None):
+        overrides.append(Override("command", (tuple(args.command),), "--", axis=True))
+    if args.start_from is not None:
+        start = str(Path(args.start_from).resolve())
+        overrides.append(Override("checkpoint.start_from", (start,), "--from", axis=True))
+    return overrides
 
 
 def _named(plan: SweepPlan, name: str, states: list[RunState]) -> SweepPlan:
@@ -244,7 +260,7 @@ def _expand(
         check_plug_ins(plan.runs)
     except ConfigError as error:
         origins = draft.origin | {each.key: each.origin for each in overrides}
-        raise Draft(origin=origins).error(str(error)) from None
+        raise Draft(origin=origins).error(*str(error).splitlines()) from None
     return plan
 
 

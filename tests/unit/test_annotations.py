@@ -68,7 +68,7 @@ def test_annotate_prints_and_changes(capsys: pytest.CaptureFixture[str]) -> None
     assert of_sweep == {"target": "tiny", "tags": ["s"], "note": None}
     assert [(each["run"], each["tags"]) for each in found["runs"]] == [("a", ["good", "s"])]
     assert refused(capsys, "annotate a --untag god").endswith("'god'; did you mean 'good'?\n")
-    assert "no run 'b' in runs" in refused(capsys, "annotate b --tag x")
+    assert "no run or sweep 'b' in runs" in refused(capsys, "annotate b --tag x")
 
 
 def test_a_tag_selects_runs_for_each_verb(capsys: pytest.CaptureFixture[str], cluster: FakeScheduler) -> None:

@@ -151,7 +151,7 @@ def test_a_run_is_not_restored_over_another_or_into_another_base(capsys: pytest.
     write_json(SWEEP, {"base": {"optim": {"lr": 0.5}}})
     message = refused(capsys, "clean --restore n2")
     assert "has another base config: optim.lr was 5.0 and is now 0.5" in message
-    assert "existing runs: tiny/n" in refused(capsys, "clean --restore tiny/n3")
+    assert "did you mean 'tiny/n2'?" in refused(capsys, "clean --restore tiny/n3")
 
 
 def test_purge_deletes_the_trash_alone(capsys: pytest.CaptureFixture[str]) -> None:

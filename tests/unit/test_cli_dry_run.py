@@ -198,7 +198,7 @@ def test_many_runs_need_yes(
 def test_resume_submits_with_the_profile_that_a_run_has(
     slurm: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ask(capsys, "run tiny.yaml --cluster slurm --slurm partition=gpu qos=low")
+    ask(capsys, "run tiny.yaml --yes --cluster slurm --slurm partition=gpu qos=low")
     (run,) = [RunDir(path.parent) for path in RUNS.glob("tiny/*/run.json")]
     for number, (options, expected) in enumerate(
         [("", ("gpu", "low")), (" --slurm qos=high", ("gpu", "high")), (" --profile infiniband", ("", ""))]

@@ -89,6 +89,14 @@ LOCAL = "tiny.yaml --dry-run --cluster local --set"
          "--set: train.global_batch_size=8 is not divisible by 3 ranks (strong scaling); nearest that are: 6 and 9"),
         ("sweep tiny.yaml --runs tiny.yaml --cluster local", "cannot write to 'tiny.yaml/tiny': "),
         ("sweep tiny.yaml --runs /proc/runs --cluster local", "cannot write to '/proc/runs/tiny': "),
+        *((command, f"a script and its arguments come after `--`, options of `{right.split()[0]}` before it: disttrain {right}\n") for command, right in (
+            ("run --nodes 2 train.py --lr 0.1", "run --nodes 2 -- train.py --lr 0.1"),
+            ("run train.py --lr '0.1 0.2' --wait", "run -- train.py --lr '0.1 0.2' --wait"),
+            ("run torchrun --nproc_per_node 8 train.py", "run -- train.py"),
+            ("run my.yaml python -m my.train", "run my.yaml -- -m my.train"),
+            ("sweep --nodes 1 2 train.py --lr '{lr}'", "sweep --nodes 1 2 -- train.py --lr '{lr}'"),
+        )),
+        ("run tiny.yaml --on-end notify.py --nods", "unknown argument '--nods'; did you mean '--nodes'?"),
         ("show x", "no run 'x' in runs"),
         ("status x", "no sweep 'x' in runs; no sweeps exist"),
         ("report", "no runs in runs yet"),
@@ -103,6 +111,17 @@ LOCAL = "tiny.yaml --dry-run --cluster local --set"
 )  # fmt: skip
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], command: str, message: str) -> None:
     assert refused(capsys, command).startswith(message)
+
+
+def test_one_run_of_a_file_with_axes_needs_yes(capsys: pytest.CaptureFixture[str]) -> None:
+    axes = "sweep: {axes: {resources.nodes: [1, 2]}, grids: {a: {optim.lr: [0.1]}}}\n"
+    Path("tiny.yaml").write_text(TINY + axes)
+    line = "tiny.yaml: one run is started, without the axes "
+    assert refused(capsys, "run tiny.yaml --nodes 2").startswith(f"{line}optim.lr, and needs --yes; ")
+    for words, unused in (("", "resources.nodes, optim.lr"), ("--nodes 2 --set optim.lr=0.1", "")):
+        assert submit.main(shlex.split(f"run tiny.yaml --cluster local --dry-run {words}")) == 0
+        err = capsys.readouterr().err
+        assert (f"warning: {line}{unused}\n" if unused else "") == err
 
 
 def test_a_mistake_in_the_file_names_its_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,13 +141,17 @@ def test_similar_names_are_suggested(capsys: pytest.CaptureFixture[str]) -> None
     for name in ("one/n1", "two/n1", "two/n2-b4", "same/same", "same/n8"):
         make_run(Path("runs"), name)
     for command, message in (
-        ("show n2-b5", "no run 'n2-b5' in runs; did you mean 'n2-b4'?"),
+        ("show n2-b5", "no run or sweep 'n2-b5' in runs; did you mean 'n2-b4'?"),
+        *((f"{verb} smae", "no run or sweep 'smae' in runs; did you mean 'same'?")
+          for verb in ("show", "logs", "cancel", "resume", "clean", "annotate")),
+        ("cancel onen1", "did you mean 'one/n1'?"),
+        ("clean xyz", "no run or sweep 'xyz' in runs; existing runs: one/n1, "),
         ("show n1", "several sweeps have a run 'n1': one/n1, two/"),
         ("show tow/n2-b4", "no sweep 'tow' in runs; did you mean 'two'?"),
         ("show two", "'two' is a sweep; name one run of it"),
         ("show one/x", "no run 'x' in runs/one; existing runs: one/n1"),
         ("report one two", "--out is needed for a report on several sweeps"),
-    ):
+    ):  # fmt: skip
         assert message in refused(capsys, command)
     assert ask(capsys, "show one").startswith("one/n1\n"), "its only run"
     assert ask(capsys, "show same").startswith("same/same\n"), "the run of that name, not its sweep"

@@ -161,7 +161,8 @@ def test_figures_that_a_script_reports(capsys: pytest.CaptureFixture[str]) -> No
         ("run --on-end curl:https://ntfy.example/secret -- train.py", "job.on_end holds a URL"),
         ("run -- -m", "command: -m needs a module"),
         ("run -- -c print(1)", "'-c' is neither a script (train.py) nor -m and a module"),
-        ("run -- python train.py", "leave out python and torchrun"),
+        ("run -- python train.py", "leave out srun, python and torchrun"),
+        ("run -- srun torchrun train.py", "leave out srun, python and torchrun"),
         ("run --set optim.lr=1 -- train.py", "optim.lr has no effect on a command"),
         ("run -- train.py {run_dri}", "did you mean 'run_dir'?"),
         ("run --set job.workdir=code -- -m torch.utils.collect_env", "job.workdir: code needs a copy"),
@@ -172,7 +173,7 @@ def test_figures_that_a_script_reports(capsys: pytest.CaptureFixture[str]) -> No
         ),
         ("run --set job.resume_args=-r={rank} -- train.py", "job.resume_args: {rank} is neither an axis nor"),
         ("run -- train.py {checkpoint}", "command: {checkpoint} is neither an axis nor a config key"),
-        ("run own.yaml", "{lr} is neither an axis nor a config key"),
+        ("run own.yaml --yes", "{lr} is neither an axis nor a config key"),
     ],
 )
 def test_bad_input_is_refused_and_nothing_written(
@@ -181,6 +182,31 @@ def test_bad_input_is_refused_and_nothing_written(
     assert submit.main(command.split()) == 2
     assert message in capsys.readouterr().err
     assert not RUNS.exists()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "command", "effect"),
+    [
+        (
+            "node",
+            "srun --ntasks-per-node=8 torchrun train.py",
+            "which starts the rest 8 times (--ntasks-per-node=8)",
+        ),
+        (
+            "rank",
+            "srun -n 2 torchrun train.py",
+            "each rank starts srun, which starts the rest on all",
+        ),
+        ("rank", "torchrun train.py", "each rank starts torchrun, which starts all ranks of a node"),
+        ("node", "torchrun --ntasks-per-node=8 train.py", None),
+    ],
+)
+def test_a_launcher_that_is_started_several_times(
+    launcher: str, command: str, effect: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = ask(capsys, f"run --set job.launcher={launcher} --dry-run -- {command}")
+    warnings = [line for line in shown.splitlines() if f"warning: each {launcher} starts" in line]
+    assert [effect in line for line in warnings] == [True] * (effect is not None)
 
 
 def test_a_container_has_the_folders_of_a_script(capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,6 +87,8 @@ def test_show_prints_config_attempts_and_results(capsys: pytest.CaptureFixture[s
         "node7: 8 processors, 16 GiB, 2 x NVIDIA H100, driver 560.35, eth0 10 Gbit/s, ib0, mlx5_0 400 Gb/sec",
     ):  # fmt: skip
         assert text in out, out
+    every = " ".join(ask(capsys, "show n1 --all").split())
+    assert ("train.seed 0" in out, "train.seed 0" in every) == (False, True)
     gpu = {"gpus": 2, "utilization": 0.75, "idle": 0.25, "sampled_s": 240.0, "power_mean_w": 310.4}
     gpu |= {"energy_j": 148992.0, "memory_used_peak_bytes": 2**33}
     processes = {"ranks": 2, "cpu_percent": 150.0, "rss_peak_bytes": 2**30}

@@ -155,7 +155,7 @@ def test_run_from_a_checkpoint(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 def test_other_values_of_run_are_runs_of_the_same_sweep(capsys: pytest.CaptureFixture[str]) -> None:
     Path("tiny.yaml").write_text(TINY + "sweep: {axes: {resources.nodes: [2, 4]}, repeats: 3}\n")
     ask(capsys, "run tiny.yaml --nodes 2")
-    ask(capsys, "run tiny.yaml --set optim.lr=0.5")
+    ask(capsys, "run tiny.yaml --set optim.lr=0.5 --yes")
     ask(capsys, "sweep tiny.yaml --repeats 1")  # the same base: `run` ignores axes and repeats
     assert set(states()) == {"n2", "n1-lr0.5", "n4"}
 
