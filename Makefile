@@ -84,7 +84,7 @@ format: $(STAMP)  ## let ruff rewrite what it can
 	@$(BIN)/ruff format
 
 docs: $(DOCS_STAMP)  ## the documents as a site in site/, for a browser without a server; fails on a broken link
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "docs: site/index.html"
 
 $(DOCS_STAMP): pyproject.toml constraints.txt | $(STAMP)

@@ -29,7 +29,10 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links relative to the site. A link to a folder becomes its text, because the site lists no folders."""
+    """Links relative to the site. A link to a folder becomes its text, because the site lists no folders.
+
+    Code in tables has escaped bars for repository hosts, and plain ones for Python-Markdown.
+    """
 
     def rewritten(link: re.Match[str]) -> str:
         target = _target(page.file.src_uri, link[2])
@@ -40,7 +43,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         name = os.path.relpath(_on_site(target), os.path.dirname(page.file.src_uri) or ".")
         return f"{link[1]}({name}{(link[3] or '') if name.endswith('.md') else ''})"
 
-    return _LINK.sub(rewritten, markdown)
+    plain = re.sub(r"`[^`\n]*`", lambda code: code[0].replace("\\|", "|"), markdown)
+    return _LINK.sub(rewritten, plain)
 
 
 def _target(page: str, link: str) -> str:
