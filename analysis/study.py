@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from analysis.overlaps import Overlap, overlaps_of
+from analysis.predict import ledger
+from analysis.predict.basis import CurveForecast, forecast_curve
+from analysis.predict.ledger import Score
 from analysis.read.price_list import PriceList
 from analysis.read.run import Run
 from analysis.results.caveats import Caveat, Subject, find
@@ -89,6 +92,19 @@ class Study:
             return next(known, None)
         paths = frozenset().union(*(point.paths for point in points or curve.points))
         return next((each for each in known if not paths.isdisjoint(each.runs)), None)
+
+    @cached_property
+    def past_predictions(self) -> Sequence[Score]:
+        """Scores of the predictions of these curves that were measured since."""
+        folders = dict.fromkeys(run.folder.path.parent.parent for run in self.runs)
+        entries = [entry for folder in folders for entry in ledger.read(folder / ledger.FILE)]
+        return ledger.scores(entries, self.curves)
+
+    @cached_property
+    def forecasts(self) -> Sequence[CurveForecast]:
+        """The next sizes of each curve."""
+        known = [*ledger.published(), *self.past_predictions]
+        return [forecast_curve(curve, known) for curve in self.curves]
 
     @cached_property
     def sweeps(self) -> list[str]:

@@ -34,6 +34,7 @@ VERBS = {
     "emulate": "write the layer table of a measured run, which an emulated model replays",
     "ingest": "make runs of the step times that another program wrote as CSV",
     "report": "write the efficiency report of a sweep",
+    "predict": "predict sizes of a sweep that were not measured, with intervals",
     "bench": "benchmark a part of the cluster",
     "fabric": "the network between the ranks, and the environment variables for it",
     "open": "show the report of a sweep in a browser, or serve it to one",
@@ -70,6 +71,10 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
     "annotate": {
         "annotate default --tag baseline --note 'before the upgrade'": "a tag and a note for one sweep",
         "annotate default/n2": "print those of one run",
+    },
+    "predict": {
+        "predict my --calibrate --wait": "measure collectives on its largest size",
+        "predict my --nodes 8 16 64": "step, throughput and efficiency of these sizes",
     },
     "bench comm": {
         "bench comm --nodes 2 4 --wait": "one job for each shape, then tables",

@@ -19,10 +19,19 @@ if TYPE_CHECKING:
 JOB_MARGIN_MIN = 10.0
 """Minutes of the job's time limit beyond those of `fabric ab`: start of the job and of the last arm."""
 _MAX_NAME_CHARS = 60
+
+
+def _above_one(text: str) -> int:
+    if (number := positive(text)) == 1:
+        raise argparse.ArgumentTypeError("1 is not a whole number above 1")
+    return number
+
+
 Number = tuple[str, str, Callable[[str], float], float, str]
 """Option, name of its value, type, default, help."""
 _COMM: tuple[Number, ...] = (
     ("--max-mb", "MIB", above_zero, 16.0, "largest message in MiB"),
+    ("--size-factor", "N", _above_one, 8, "ratio of a message to the next smaller one"),
     ("--rounds", "N", positive, 15, "repeats of each measurement"),
     ("--width", "N", positive, 1024, "width of the model's layers"),
     ("--layers", "N", positive, 8, "layers of the model"),

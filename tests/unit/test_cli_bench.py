@@ -23,7 +23,7 @@ def test_a_job_is_submitted_for_each_shape_with_the_sizes_as_given(capsys):
     config = read_json(RunDir(RUNS / "comm-bench" / "n4-g2").run_json)["config"]
     assert (config["resources"]["nodes"], config["resources"]["device"]) == (4, "cpu")
     words = " ".join(config["command"])
-    assert words.startswith("-m disttrain.comm_bench --device cpu --max-mb 64.0 --repeats 15")
+    assert words.startswith("-m disttrain.comm_bench --device cpu --max-mb 64.0 --size-factor 8 --repeats 15")
     assert words.endswith(" --rows 1048576")
     assert {each["action"] for each in ask_json(capsys, command)["actions"]} == {"in_progress"}
 

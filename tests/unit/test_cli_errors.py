@@ -215,7 +215,7 @@ for verb in sys.argv[1:]:
         verb, *modules = line.split(",")
         expected = {f"jobs.cli.{verb}", "jobs.cli.options"} if verb else set()
         allowed = (
-            {"jobs.schedulers"} if verb in ("sweep", "run", "resume", "bench") else set()
+            {"jobs.schedulers"} if verb in ("sweep", "run", "resume", "bench", "predict") else set()
         )  # names of its folders
         assert {*modules} - allowed <= expected, line
 

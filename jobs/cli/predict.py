@@ -1,0 +1,199 @@
+"""`predict`: what sizes would do that were not measured, from the runs of a sweep."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from jobs.cli import options
+from jobs.cli.options import positive
+
+if TYPE_CHECKING:
+    from analysis.predict.basis import CurveForecast
+    from analysis.predict.forecast import Basis, Forecast, Refusal
+
+_HEAD = (
+    "NODES",
+    "STEP",
+    "50 %",
+    "90 %",
+    "SAMPLES/S",
+    "EFFICIENCY",
+    "DEVICE-H/1M",
+    "OWN WORK",
+    "EXPOSED",
+    "WAITING",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.common(
+        parser,
+        **options.SUBMISSION,
+        predictions="each predicted size of each curve, or the reason for none",
+        past="scores of earlier predictions of these curves",
+    )
+    options.value(parser, "sweep", "SWEEP", "measured sweep (the newest one)", nargs="?")
+    text = "node counts to predict (2, 4 and 8 times the largest measured one)"
+    options.value(parser, "--nodes", "N", text, nargs="+", type=positive, default=[])
+    text = "the same in devices"
+    options.value(parser, "--gpus", "N", text, nargs="+", type=positive, default=[])
+    text = "devices of a node (those of the largest measured size)"
+    options.value(parser, "--gpus-per-node", "N", text, type=positive)
+    text = "measure collectives on the largest measured size in a job, which a replay of the step needs"
+    options.flag(parser, "--calibrate", text)
+    options.submission(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.calibrate:
+        return _calibrate(args)
+    return _predict(args)
+
+
+def _predict(args: argparse.Namespace) -> int:
+    from analysis.predict import ledger
+    from analysis.predict.basis import basis_of, forecast_curve
+    from analysis.predict.forecast import Refusal, entry
+    from analysis.read.load import load_runs
+    from analysis.study import make_study
+    from disttrain.errors import ConfigError
+    from jobs.cli.command_output import add_json
+
+    sweep = _sweep(args)
+    study = make_study(load_runs([args.runs / sweep]))
+    if not study.curves:
+        raise ConfigError("no run has finished", at=sweep)
+    known = [*ledger.published(), *study.past_predictions]
+    found, entries = [], []
+    for curve in study.curves:
+        basis = basis_of(curve, args.gpus_per_node)
+        sizes = () if isinstance(basis, Refusal) else _sizes(args, basis)
+        found.append(forecast_curve(curve, known, basis, sizes))
+        if not isinstance(basis, Refusal):
+            entries += [entry(basis, each) for each in found[-1].made]
+    print("\n\n".join(map(_text, found)))
+    if study.past_predictions:
+        past = study.past_predictions
+        inside = sum(score.inside for score in past)
+        print(f"\nof {len(past)} earlier predictions measured since, {inside} lay in the 90 % interval")
+    ledger.add(args.runs / ledger.FILE, entries)
+    add_json(predictions=[line for each in found for line in _json(each)], past=study.past_predictions)
+    return 0
+
+
+def _sweep(args: argparse.Namespace) -> str:
+    from jobs.cli import selection
+    from jobs.cli.report import newest_sweep
+
+    return selection.find_sweep(args.runs, args.sweep) if args.sweep else newest_sweep(args.runs)
+
+
+def _sizes(args: argparse.Namespace, basis: Basis) -> list[int]:
+    """Nodes to predict. Raises `ConfigError` for sizes that are measured or no full nodes."""
+    from disttrain.errors import ConfigError
+
+    largest = basis.largest
+    parts = [count for count in args.gpus if count % basis.per_node]
+    if parts:
+        raise ConfigError(f"{parts[0]} is not a multiple of {basis.per_node} devices a node", at="--gpus")
+    sizes = args.nodes + [count // basis.per_node for count in args.gpus]
+    measured = [nodes for nodes in sizes if nodes <= largest.nodes]
+    if measured:
+        raise ConfigError(
+            f"{measured[0]} is not above the largest measured size, {largest.nodes} nodes", at="--nodes"
+        )
+    return sorted(set(sizes)) or [largest.nodes * ratio for ratio in (2, 4, 8)]
+
+
+def _calibrate(args: argparse.Namespace) -> int:
+    """Submit the job that measures collectives, with the device and the shape of the largest size."""
+    from analysis.predict.basis import basis_of, calibration_of
+    from analysis.predict.forecast import Basis
+    from analysis.read.load import load_runs
+    from analysis.results.curves import scaling_curves
+    from disttrain.errors import ConfigError
+    from jobs.cli import bench
+
+    sweep = _sweep(args)
+    curves = scaling_curves(load_runs([args.runs / sweep]))
+    bases = [(curve, basis_of(curve, args.gpus_per_node)) for curve in curves]
+    usable = [(curve, basis) for curve, basis in bases if isinstance(basis, Basis)]
+    if not usable:
+        reasons = [f": {_sentence(basis)}" for _, basis in bases if not isinstance(basis, Basis)]
+        raise ConfigError(f"no curve can be predicted{(*reasons, '')[0]}", at=sweep)
+    run = usable[0][0].points[-1].runs[0]
+    backend = run.metrics.backend if run.metrics else None
+    steps = [basis.step for _, basis in usable if basis.step]
+    most = max((each.bytes or 0 for step in steps for each in step.collectives), default=0)
+    vars(args).update(
+        verb="bench",
+        name=args.name or calibration_of(sweep),
+        nodes=[str(max(basis.largest.nodes for _, basis in usable))],
+        gpus_per_node=[str(run.shape.ranks_per_node)] if run.shape else None,
+        device="cpu" if backend == "gloo" else "cuda",
+        backend=backend or "auto",
+        max_mb=max(most / 2**20, 1.0),
+        size_factor=2,
+        rounds=15,
+        width=64,
+        layers=1,
+        rows=1,
+    )
+    return bench.run(args)
+
+
+def _text(found: CurveForecast) -> str:
+    """Title, table, and a line for each size without a prediction."""
+    from analysis.predict.forecast import Refusal, replay_error
+    from jobs.cli.formatting import table
+
+    curve, basis = found.curve, found.basis
+    if isinstance(basis, Refusal):
+        return f"{curve.label}: not predicted: {_sentence(basis)}"
+    sizes = ", ".join(str(size.nodes) for size in basis.sizes)
+    lines = [f"{curve.label}: from {sizes} nodes" + (", emulated" if curve.emulated else "")]
+    if found.made:
+        lines.append(table(_HEAD, [_row(each) for each in found.made], right=frozenset(_HEAD)))
+    if any(each.parts for each in found.made):
+        error = replay_error(basis)
+        lines.append(f"check at {basis.largest.nodes} nodes: measured {error:+.1%} beside the replay")
+    missing = next((each.missing for each in found.made if each.missing), "")
+    if missing:
+        lines.append(f"by laws of the step time, with their errors on published curves; no replay: {missing}")
+    for nodes, each in found.results:
+        if isinstance(each, Refusal):
+            lines.append(f"{nodes} nodes: not predicted: {_sentence(each)}")
+    return "\n".join(lines)
+
+
+def _row(each: Forecast) -> list[str]:
+    from jobs.cli.formatting import number
+
+    bounds = (f"{low * 1e3:.1f} to {high * 1e3:.1f} ms" for low, high in map(each.bounds, (50, 90)))
+    hours = each.nodes * each.per_node / each.samples_per_s * 1e6 / 3600
+    return [
+        str(each.nodes),
+        f"{each.step_s * 1e3:.1f} ms",
+        *bounds,
+        number(each.samples_per_s),
+        "" if each.efficiency is None else f"{each.efficiency:.1%}",
+        number(hours, 3),
+        *([f"{seconds * 1e3:.1f} ms" for seconds in each.parts.values()] or ["", "", ""]),
+    ]
+
+
+def _sentence(refusal: Refusal) -> str:
+    return f"{refusal.reason}; {refusal.remedy}" if refusal.remedy else refusal.reason
+
+
+def _json(found: CurveForecast) -> list[dict[str, Any]]:
+    """A line for each size, or one for a curve without a prediction."""
+    from dataclasses import asdict
+
+    from analysis.predict.forecast import Refusal
+
+    names = {"sweep": found.curve.sweep, "curve": found.curve.label}
+    if isinstance(found.basis, Refusal):
+        return [{**names, "nodes": None, **asdict(found.basis)}]
+    return [{**names, "nodes": nodes, **asdict(each)} for nodes, each in found.results]
