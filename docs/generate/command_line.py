@@ -10,17 +10,8 @@ from jobs.cli.arguments import build_parser, parsers
 
 _INTRODUCTION = """
 `disttrain VERB --help` explains each argument of a verb, with examples. Results go to stdout; warnings,
-errors and progress go to stderr.
+errors and progress go to stderr. [Exit codes](../sweeps.md#exit-codes-and-completion).
 """
-_EXIT_CODES = {
-    "0": "done",
-    "1": "a run was blocked, deferred or refused, or with `--wait` is not done; `report --check`: a "
-    "target is missed; `doctor`, `fabric lint`: a finding of severity error; a full disk; an error "
-    "of the program",
-    "2": "bad input, or no write access: one line on stderr, and nothing is written",
-    "3": "`report --check`: the runs do not show whether a target is met",
-    "130": "Ctrl-C; submitted jobs continue",
-}
 
 
 def documents() -> dict[Path, str]:
@@ -40,8 +31,7 @@ def documents() -> dict[Path, str]:
         if is_shared[verbs]:
             names = ", ".join(verbs) if len(verbs) < len(known) / 2 else "most verbs"
             shared.setdefault(names, []).extend([f"`{name}`", effect] for name, effect in arguments)
-    exit_codes = table(["exit code", "meaning"], [list(row) for row in _EXIT_CODES.items()])
-    parts = [exit_codes, "## Verbs", table(["verb", "effect"], rows)]
+    parts = ["## Verbs", table(["verb", "effect"], rows)]
     for names, effects in shared.items():
         parts += [f"## Arguments of {names}", table(["argument", "effect"], effects)]
     return {REFERENCE / "command-line.md": page("Command line", _INTRODUCTION, *parts)}

@@ -30,6 +30,10 @@ An unknown key is refused, with the nearest known one. [Values that exclude each
 refused at the submission. An option that no run reads, such as one of `parallel.ddp` under `fsdp`, is a
 warning.
 
+[Your code](../your-code.md) explains `command`, `model` and `data`; [strategies](../strategies.md)
+`parallel`, `precision`, `memory` and `compile`; [requeue](../requeue.md) `job` and `checkpoint`; [the
+report](../report.md) `telemetry`.
+
 A key marked <sup>n</sup> changes how a run is carried out or observed, but not its results: it is not part of
 the run key. A run with a `command` has only this key, `resources` and `job`.
 """
@@ -94,7 +98,7 @@ def _row(key: str, annotation: Any, default: Sequence[Any], meaning: str) -> lis
     kind = (
         kind.removesuffix(" or null")
         if default[0] is None
-        else re.sub(r"^(bool|int|float|text|mapping) ?", "", kind)
+        else re.sub(r"^(bool|int|float|text|mapping)( or)? ?", "", kind)
     )
     return [key, f"`{json.dumps(default[0])}`" + (f"; {kind}" if kind else ""), meaning]
 

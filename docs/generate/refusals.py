@@ -9,8 +9,9 @@ from disttrain.config.rules import Rule
 from docs.generate.files import REFERENCE, page, table
 
 _INTRODUCTION = """
-A config with the values of one row is refused before anything is submitted. The message has the reason of the
-row, and in place of the dots values that work.
+A config with the values of one row is refused before anything is submitted. A key without a value stands for
+any value but the default, or for the values that the reason names. The message has the reason of the row, and
+in place of the dots values that work.
 """
 
 

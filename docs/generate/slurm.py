@@ -14,8 +14,8 @@ from jobs.schedulers.slurm.profile import Container, Profile, Variable
 from jobs.schedulers.slurm.train_script import script_of_checkout
 
 _INTRODUCTION = """
-Keys of a site profile, a YAML file that says how jobs are submitted at one site. Editors can check profiles
-with the [schema](../schemas/site-profile.json).
+Keys of a [site profile](../your-cluster.md#a-profile). Editors can check profiles with the
+[schema](../schemas/site-profile.json).
 """
 
 

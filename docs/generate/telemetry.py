@@ -14,8 +14,8 @@ from docs.generate.files import REFERENCE, page, table
 from docs.generate.records import FILES
 
 _INTRODUCTION = """
-Records are JSON. A name carries its unit (`_s`: seconds). A value that was not measured is null, never
-zero.
+What the files of [telemetry](../report.md#what-is-recorded) contain. A name carries its unit (`_s`: seconds).
+A value that was not measured is null, never zero.
 """
 _FIRST_FIGURE = "measured_steps"
 _SAMPLES: dict[str, type[Record]] = {"gpu": GpuSample, "process": HostSample, "host": HostSample}

@@ -9,9 +9,9 @@ from docs.generate.files import REFERENCE, page, table
 from jobs.fabric.registry import Combination, Variable, registry
 
 _INTRODUCTION = """
-`fabric lint` and each run compare environment variables with `jobs/fabric/variables.json`: names, allowed
-values and versions of NCCL {nccl}, torch {torch} and older, and the findings below. The file also has former
-names and variables that are not documented.
+[`fabric lint`](../communication.md#lint) and each run compare environment variables with
+`jobs/fabric/variables.json`: names, allowed values, versions of NCCL up to {nccl} and torch up to {torch},
+and the findings below. The file also has former names and variables that are not documented.
 """
 _KINDS = {"system": "They may stay in scripts and site files.", "debug": "They are a finding in a script."}
 

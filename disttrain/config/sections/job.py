@@ -63,7 +63,7 @@ class ResourcesConfig(Section):
     """Ranks of a node, one per GPU or CPU process; for dp, GPUs of the only rank."""
     device: Literal["auto", "cpu", "cuda", "shared"] = "auto"
     """`auto`: cuda where every rank of a node has a GPU, else cpu. `shared`: all ranks of a node use its
-    first GPU, with gloo, and Slurm is asked for none."""
+    first GPU, with gloo, and a Slurm job requests none."""
     threads_per_rank: PositiveInt = 1
     """Intra-op threads of a rank (`torch.set_num_threads`)."""
 

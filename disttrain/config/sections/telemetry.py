@@ -17,7 +17,7 @@ class TelemetryConfig(Section):
     layer_passes: NonNegativeInt = 0
     """Passes after the last step that time each layer, for `emulate`."""
     full_records: NotInKey[NonNegativeInt] = 100_000
-    """First steps with a record of their own; later ones share one by the hundred."""
+    """First steps with a record of their own; of later ones, a hundred share one."""
     flush_every_s: NotInKey[PositiveFloat] = 5.0
     """Seconds between writes of records and samples."""
     gpu_every_s: NotInKey[NonNegativeFloat] = 1.0
