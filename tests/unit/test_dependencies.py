@@ -108,9 +108,9 @@ def test_a_dry_run_shows_the_dependency(capsys, cluster):
         ("planned", "--after {run}", "--after: first/n1 has no job to wait for"),
         ("planned", "--after-any {run}", "--after-any: first/n1 has no job to wait for"),
         ("done", "--after first/n3", "--after: no run 'n3' in runs/first"),
-        ("done", "--after frist", "--after: no run 'frist' in runs; existing runs: first/n1"),
+        ("done", "--after frist", "--after: no run or sweep 'frist' in runs; did you mean 'first'?"),
         ("done", "--after n1-steps7", "--after: n1-steps7 cannot wait for itself"),
-        ("done", "--after tiny", "--after: no run 'tiny' in runs"),
+        ("done", "--after tiny", "--after: no run or sweep 'tiny' in runs"),
     ],
 )
 def test_runs_that_would_never_start_are_refused(capsys, cluster, state, flags, message):
