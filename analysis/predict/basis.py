@@ -37,17 +37,17 @@ def basis_of(curve: Curve, per_node: int | None = None) -> Basis | Refusal:
     ring = _ring(largest)
     base = curve.base
     return Basis(
-        ledger.curve_key(curve),
-        tuple(_size(point) for point in points),
-        per_node,
-        largest.global_batch_size / largest.nodes,
-        base.samples_per_s.value / base.size if base else None,
-        largest.efficiency.value if largest.efficiency else None,
-        step,
-        several.nodes,
-        _strategy(largest) in _BLOCKING,
-        ring,
-        _lacks(largest, step, ring),
+        key=ledger.curve_key(curve),
+        sizes=tuple(_size(point) for point in points),
+        per_node=per_node,
+        samples=largest.global_batch_size / largest.nodes,
+        base_rate=base.samples_per_s.value / base.size if base else None,
+        efficiency=largest.efficiency.value if largest.efficiency else None,
+        step=step,
+        step_nodes=several.nodes,
+        is_blocking=_strategy(largest) in _BLOCKING,
+        ring=ring,
+        lacks=_lacks(largest, step, ring),
     )
 
 

@@ -82,6 +82,8 @@ class Basis:
     ring: RingTimes | None = None
     lacks: str = ""
     """What a replay of the step lacks."""
+    planned: ProfiledStep | None = None
+    """A step with other buckets, which is predicted in place of the measured one."""
 
     @property
     def largest(self) -> Size:
@@ -129,10 +131,13 @@ class Forecast:
     missing: str = ""
     """What the replay lacks, where the method is `laws`."""
 
+    def factor(self, coverage: int = 90) -> float:
+        """Upper end of the interval of the step time / step time."""
+        return math.exp(self.half[coverage])
+
     def bounds(self, coverage: int = 90) -> tuple[float, float]:
         """Ends of the interval of the step time."""
-        factor = math.exp(self.half[coverage])
-        return self.step_s / factor, self.step_s * factor
+        return self.step_s / self.factor(coverage), self.step_s * self.factor(coverage)
 
 
 def forecast(basis: Basis, nodes: int, known: Sequence[ledger.Score] = ()) -> Forecast | Refusal:
@@ -150,7 +155,7 @@ def forecast(basis: Basis, nodes: int, known: Sequence[ledger.Score] = ()) -> Fo
     ratio, parts, missing, check = nodes / largest.nodes, dict[str, float](), basis.lacks, 0.0
     if not missing:
         try:
-            parts, check = replayed(basis, nodes), replay_error(basis)
+            parts, check = replayed(basis, nodes, basis.planned), replay_error(basis)
         except BelowMeasured as error:
             missing = f"{error}; predict --calibrate measures them"
     if abs(check) > LARGEST_ERROR:
@@ -189,9 +194,10 @@ def _by_laws(basis: Basis, nodes: int) -> float:
     return ensemble([size.nodes for size in used], [size.step_s for size in used], nodes)
 
 
-def replayed(basis: Basis, nodes: int) -> dict[str, float]:
-    """Seconds of the parts of a step on `nodes` nodes. Raises `BelowMeasured`."""
-    step, largest = basis.step, basis.largest
+def replayed(basis: Basis, nodes: int, step: ProfiledStep | None = None) -> dict[str, float]:
+    """Seconds of the parts of a step, by default the measured one, on so many nodes. Raises
+    `BelowMeasured`."""
+    step, largest = step or basis.step, basis.largest
     assert step is not None
     seconds = [_seconds(basis, each, nodes) for each in step.collectives]
     if basis.is_blocking:

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 
 from scipy.special import ndtri
 
+from analysis.read.profiled import Collective, ProfiledStep
+
 
 def exposed_s(ready_s: Sequence[float], seconds: Sequence[float], backward_end_s: float) -> float:
     """Exposed communication of a step whose collectives overlap with compute, in seconds.
@@ -43,3 +45,23 @@ def waiting_s(measured_s: float, nodes: int, target: int) -> float:
     node move together, so nodes count.
     """
     return measured_s * largest_of(target) / largest_of(nodes) if nodes > 1 else 0.0
+
+
+def with_buckets(step: ProfiledStep, bucket_bytes: int) -> ProfiledStep:
+    """The step with gradients in buckets of another size, each ready with its last gradient.
+
+    Gradients become ready in the order and at the pace of the measured buckets.
+
+    Raises:
+        ValueError: a measured bucket is larger, so that the pace within the new ones is not known.
+    """
+    sizes = [each.bytes or 0 for each in step.collectives]
+    if bucket_bytes < max(sizes):
+        raise ValueError(f"{bucket_bytes / 2**20:g} MiB is below the measured {max(sizes) / 2**20:g} MiB")
+    buckets, size = list[Collective](), 0
+    for each in step.collectives:
+        size += each.bytes or 0
+        if size >= bucket_bytes or each is step.collectives[-1]:  # DDP closes a bucket that is full
+            buckets.append(each._replace(bytes=size))
+            size = 0
+    return step._replace(collectives=tuple(buckets))

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from jobs.cli import options
-from jobs.cli.options import positive
+from jobs.cli.options import above_zero, positive
 
 if TYPE_CHECKING:
     from analysis.predict.basis import CurveForecast
@@ -19,7 +19,8 @@ _HEAD = (
     "90 %",
     "SAMPLES/S",
     "EFFICIENCY",
-    "DEVICE-H/1M",
+    "TIME AT MOST",
+    "DEVICE-H",
     "OWN WORK",
     "EXPOSED",
     "WAITING",
@@ -40,6 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.value(parser, "--gpus", "N", text, nargs="+", type=positive, default=[])
     text = "devices of a node (those of the largest measured size)"
     options.value(parser, "--gpus-per-node", "N", text, type=positive)
+    text = "predict with another parallel.ddp.bucket_mb, at least the measured one"
+    options.value(parser, "--bucket-mb", "MIB", text, type=above_zero)
+    text = "samples of a training: adds its time and device-hours"
+    options.value(parser, "--samples", "N", text, type=above_zero)
+    text = "name the cheapest size whose training ends within this time: 90min, 6h, 2d"
+    options.value(parser, "--deadline", "TIME", text)
     text = "measure collectives on the largest measured size in a job, which a replay of the step needs"
     options.flag(parser, "--calibrate", text)
     options.submission(parser)
@@ -56,10 +63,14 @@ def _predict(args: argparse.Namespace) -> int:
     from analysis.predict.basis import basis_of, forecast_curve
     from analysis.predict.forecast import Refusal, entry
     from analysis.read.load import load_runs
+    from analysis.results.cost import seconds_of
     from analysis.study import make_study
     from disttrain.errors import ConfigError
     from jobs.cli.command_output import add_json
 
+    if (args.deadline is None) != (args.samples is None):
+        raise ConfigError("--samples, a training, and --deadline, its time, belong together")
+    deadline_s = seconds_of(args.deadline) if args.deadline else None
     sweep = _sweep(args)
     study = make_study(load_runs([args.runs / sweep]))
     if not study.curves:
@@ -69,10 +80,12 @@ def _predict(args: argparse.Namespace) -> int:
     for curve in study.curves:
         basis = basis_of(curve, args.gpus_per_node)
         sizes = () if isinstance(basis, Refusal) else _sizes(args, basis)
+        if args.bucket_mb and not isinstance(basis, Refusal):
+            basis = _with_buckets(basis, args.bucket_mb)
         found.append(forecast_curve(curve, known, basis, sizes))
-        if not isinstance(basis, Refusal):
+        if not isinstance(basis, Refusal) and not args.bucket_mb:  # no run of this sweep will have them
             entries += [entry(basis, each) for each in found[-1].made]
-    print("\n\n".join(map(_text, found)))
+    print("\n\n".join(_text(each, args.samples, deadline_s) for each in found))
     if study.past_predictions:
         past = study.past_predictions
         inside = sum(score.inside for score in past)
@@ -104,6 +117,20 @@ def _sizes(args: argparse.Namespace, basis: Basis) -> list[int]:
             f"{measured[0]} is not above the largest measured size, {largest.nodes} nodes", at="--nodes"
         )
     return sorted(set(sizes)) or [largest.nodes * ratio for ratio in (2, 4, 8)]
+
+
+def _with_buckets(basis: Basis, bucket_mb: float) -> Basis | Refusal:
+    from dataclasses import replace
+
+    from analysis.predict.forecast import Refusal
+    from analysis.predict.replay import with_buckets
+
+    if basis.lacks or basis.step is None or basis.is_blocking:
+        return Refusal("--bucket-mb needs a replay of DDP", basis.lacks)
+    try:
+        return replace(basis, planned=with_buckets(basis.step, round(bucket_mb * 2**20)))
+    except ValueError as error:
+        return Refusal(f"--bucket-mb: {error}", "measure smaller buckets")
 
 
 def _calibrate(args: argparse.Namespace) -> int:
@@ -143,7 +170,7 @@ def _calibrate(args: argparse.Namespace) -> int:
     return bench.run(args)
 
 
-def _text(found: CurveForecast) -> str:
+def _text(found: CurveForecast, samples: float | None, deadline_s: float | None) -> str:
     """Title, table, and a line for each size without a prediction."""
     from analysis.predict.forecast import Refusal, replay_error
     from jobs.cli.formatting import table
@@ -154,10 +181,18 @@ def _text(found: CurveForecast) -> str:
     sizes = ", ".join(str(size.nodes) for size in basis.sizes)
     lines = [f"{curve.label}: from {sizes} nodes" + (", emulated" if curve.emulated else "")]
     if found.made:
-        lines.append(table(_HEAD, [_row(each) for each in found.made], right=frozenset(_HEAD)))
+        lines.append(table(_HEAD, [_row(each, samples) for each in found.made], right=frozenset(_HEAD)))
     if any(each.parts for each in found.made):
         error = replay_error(basis)
         lines.append(f"check at {basis.largest.nodes} nodes: measured {error:+.1%} beside the replay")
+    if samples and deadline_s:
+        ends = [each for each in found.made if samples / each.samples_per_s * each.factor() <= deadline_s]
+        cheapest = min(ends, key=lambda each: each.nodes / each.samples_per_s, default=None)
+        lines.append(
+            f"cheapest predicted size within the deadline: {cheapest.nodes} nodes"
+            if cheapest
+            else "no predicted size is within the deadline by the upper end of its 90 % interval"
+        )
     missing = next((each.missing for each in found.made if each.missing), "")
     if missing:
         lines.append(f"by laws of the step time, with their errors on published curves; no replay: {missing}")
@@ -167,19 +202,21 @@ def _text(found: CurveForecast) -> str:
     return "\n".join(lines)
 
 
-def _row(each: Forecast) -> list[str]:
-    from jobs.cli.formatting import number
+def _row(each: Forecast, samples: float | None) -> list[str]:
+    from jobs.cli.formatting import duration, number
 
     bounds = (f"{low * 1e3:.1f} to {high * 1e3:.1f} ms" for low, high in map(each.bounds, (50, 90)))
-    hours = each.nodes * each.per_node / each.samples_per_s * 1e6 / 3600
+    seconds = (samples or 1e6) / each.samples_per_s
+    hours = each.nodes * each.per_node * seconds / 3600
     return [
         str(each.nodes),
         f"{each.step_s * 1e3:.1f} ms",
         *bounds,
         number(each.samples_per_s),
         "" if each.efficiency is None else f"{each.efficiency:.1%}",
+        duration(seconds * each.factor()) if samples else "",
         number(hours, 3),
-        *([f"{seconds * 1e3:.1f} ms" for seconds in each.parts.values()] or ["", "", ""]),
+        *([f"{part * 1e3:.1f} ms" for part in each.parts.values()] or ["", "", ""]),
     ]
 
 

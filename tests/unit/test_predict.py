@@ -135,6 +135,29 @@ def test_collectives_that_nothing_hides_add_up():
     assert blocking["exposed communication"] == pytest.approx(all_reduce_s(10_000_000, 16) + 0.07)
 
 
+@pytest.mark.parametrize(
+    ("mib", "buckets"),
+    [
+        (1, [(1, 0.1), (1, 0.2), (1, 0.3)]),
+        (1.5, [(2, 0.2), (1, 0.3)]),  # DDP closes a bucket that is full
+        (8, [(3, 0.3)]),
+    ],
+)
+def test_larger_buckets(mib, buckets):
+    collectives = [Collective("all_reduce", 2**20, 2, "world", at, 0.01) for at in (0.1, 0.2, 0.3)]
+    planned = replay.with_buckets(ProfiledStep(tuple(collectives), 0.3), int(mib * 2**20))
+    assert [(each.bytes / 2**20, each.start_s) for each in planned.collectives] == buckets
+    found = made(forecast(basis(planned=planned), 16))
+    assert found.parts["own work"] == pytest.approx(0.3)
+    assert found.parts["exposed communication"] < all_reduce_s(10_000_000, 16)
+
+
+def test_smaller_buckets_than_the_measured_are_refused():
+    assert basis().step is not None
+    with pytest.raises(ValueError, match=r"1 MiB is below the measured 9\.53674 MiB"):
+        replay.with_buckets(basis().step, 2**20)
+
+
 def test_an_interval_without_past_predictions():
     """max(2 %, 1.5 % x log2 of the ratio) at 90 %, and the spread of launches as published."""
     for nodes, model in ((8, 0.02), (64, 0.06)):
@@ -304,6 +327,9 @@ def test_the_verb(capsys):
     assert head.split()[:2] == ["NODES", "STEP"]
     assert row.split()[0] == "8"
     assert "no replay: no profiled step" in text
+    text = ask(capsys, "predict default --nodes 8 64 --samples 1e6 --deadline 20min")
+    assert "cheapest predicted size within the deadline: 64 nodes" in text
+    assert "not predicted: --bucket-mb needs a replay" in ask(capsys, "predict default --bucket-mb 8")
 
 
 @pytest.mark.usefixtures("cluster")
@@ -312,6 +338,7 @@ def test_the_verb(capsys):
     [
         ("predict default --nodes 4", "--nodes: 4 is not above the largest measured size, 4 nodes"),
         ("predict default --gpus 9", "--gpus: 9 is not a multiple of 2 devices a node"),
+        ("predict default --samples 5", "--samples, a training, and --deadline, its time, belong together"),
         ("predict nope", "no sweep 'nope' in runs"),
         ("predict strong --calibrate", "no curve can be predicted: the batch of a rank changes"),
     ],
