@@ -151,7 +151,7 @@ def test_config_keys_exist(page, text):
     sections = {name: section_of(field) for name, field in Config.model_fields.items()}
     for key in re.findall(r"(?<![\w./-])\w+\.\w+\b(?![./(])", "\n".join(code_of(text))):
         section, _, name = key.partition(".")
-        is_file = name in ("md", "py", "yaml") or key in CONTROL_GROUP_FILES
+        is_file = name in ("md", "py", "sbatch", "yaml") or key in CONTROL_GROUP_FILES
         if sections.get(section) and section not in OPEN_SECTIONS and not is_file:
             assert name in sections[section].model_fields, key
 
