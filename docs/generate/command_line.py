@@ -10,7 +10,15 @@ from jobs.cli.arguments import build_parser, parsers
 
 _INTRODUCTION = """
 `disttrain VERB --help` explains each argument of a verb, with examples. Results go to stdout; warnings,
-errors and progress go to stderr. [Exit codes](../sweeps.md#exit-codes-and-completion).
+errors and progress go to stderr.
+
+exit code | meaning
+---|---
+0 | done
+1 | a run was blocked, deferred, refused, or with `--wait` is not done; a missed target; an error
+2 | bad input, or no write access: one line on stderr, and nothing is written
+3 | `report --check`: the runs do not show whether a target is met
+130 | Ctrl-C; submitted jobs continue
 """
 
 
