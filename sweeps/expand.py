@@ -58,6 +58,8 @@ class RunPlan:
     """Axis keys, with this run's value of each."""
     batch: BatchPlan | None
     """None for a `command`."""
+    follows: str | None = None
+    """The run of the sweep that `job.on_done` or `job.on_checkpoint` submits it for."""
 
 
 @dataclass(frozen=True)

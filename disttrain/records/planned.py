@@ -111,6 +111,8 @@ class RunRecord(Record):
     local cluster."""
     excluded_nodes: list[str] = []
     """Nodes that the submission excluded, of the exclusion list of the runs folder."""
+    follows: str | None = None
+    """The run of the sweep that `job.on_done` or `job.on_checkpoint` submitted this one for."""
     provenance: Provenance
     ingested: Ingested | None = None
     """Origin of a run that `disttrain ingest` made of a table; null for a run that this program measured."""

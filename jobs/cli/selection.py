@@ -90,7 +90,7 @@ def follow_ups_of(root: Path, runs: Sequence[RunDir]) -> list[RunDir]:
     """The runs besides these that these submitted by `job.on_done` and `job.on_checkpoint`."""
     existing = [run for sweep in dict.fromkeys(run.sweep for run in runs) for run in runs_of(root, sweep)]
     known = {run_label(run) for run in runs}
-    return [run for run in existing if run not in runs and f"{run.sweep}/{parent(run.name)}" in known]
+    return [run for run in existing if run not in runs and f"{run.sweep}/{parent(run)}" in known]
 
 
 def awaited_runs(root: Path, names: Iterable[str], own: Sequence[RunDir], flag: str) -> list[RunDir]:

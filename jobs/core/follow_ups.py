@@ -1,4 +1,4 @@
-"""The names of follow-ups, runs that a run submits: `n2.done` of `job.on_done`, and `n2.step-00000100` of
+"""Follow-ups, runs that a run submits: `n2.done` of `job.on_done`, and `n2.step-00000100` of
 `job.on_checkpoint`, in the sweep of run `n2`. Standard library only.
 """
 
@@ -15,10 +15,13 @@ _LAST_S = 20.0
 """Longest wait, in seconds, for the submissions after the last checkpoint of a start."""
 
 
-def parent(name: str) -> str | None:
-    """The run of a sweep that the run of this name follows, None if it follows none."""
-    run, _, kind = name.rpartition(".")
-    return run if kind == DONE[1:] or kind.startswith("step-") else None
+def parent(run: RunDir) -> str | None:
+    """The name of the run that a run follows, by its `run.json`; None if it follows none."""
+    kind = run.name.rpartition(".")[2]
+    if kind != DONE[1:] and not kind.startswith("step-"):  # so that few records are read
+        return None
+    followed: str | None = (read_json_or_none(run.run_json) or {}).get("follows")
+    return followed
 
 
 def checkpoint_command(run: RunDir) -> list[str] | None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from disttrain.errors import ConfigError
 from jobs.core import journal
 from jobs.core.attempt import job_start
+from jobs.core.follow_ups import DONE, parent
 from jobs.core.requeue_policy import starts_without_progress
 from jobs.schedulers.interface import Scheduler, SubmitError, is_submitted_to
 from jobs.status.run_state import RunState
@@ -51,6 +52,15 @@ class Action:
     @property
     def submits(self) -> bool:
         return self.kind in ("submit", "retry")
+
+    @property
+    def done_before(self) -> str | None:
+        """The run that must be done before this one, a follow-up of `job.on_done`."""
+        if self.plan is not None:
+            followed = self.plan.follows
+        else:
+            followed = parent(self.state.run) if self.state else None
+        return followed if self.name.endswith(DONE) else None
 
 
 def plan_actions(

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from disttrain.errors import ConfigError
 from disttrain.records.run_directory import RunDir
-from jobs.core.follow_ups import DONE
 from jobs.core.processes import host
 from jobs.schedulers.interface import Scheduler, is_submitted_to
 from jobs.status.refresh import refresh
@@ -75,9 +74,9 @@ def find_dependencies(
     runs = {RunDir(root / each.sweep / each.name): each for each in actions}
     starting = [run for run, action in runs.items() if action.submits]
     parents = {
-        run: RunDir(run.path.with_name(run.name.removesuffix(DONE)))
+        run: RunDir(run.path.with_name(parent))
         for run in starting
-        if run.name.endswith(DONE)
+        if (parent := runs[run].done_before) is not None
     }
     awaited = list(dict.fromkeys((*done, *ended)))
     first = [run for run in awaited if run in starting]
@@ -90,6 +89,8 @@ def find_dependencies(
     own = {
         run: str(each.state.job_id) for run, each in runs.items() if each.state and each.kind == "in_progress"
     }
+    others = [parent for parent in parents.values() if parent not in runs]
+    own |= {each.run: str(each.job_id) for each in read_states(others) if each.active and each.job_id}
     return Dependencies(jobs, done, first, parents, own)
 
 

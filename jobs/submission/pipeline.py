@@ -81,7 +81,7 @@ class Plan:
         else:
             wanted = with_done_runs(self.expanded, self.root)
             actions = plan_actions(wanted, states, self.code_hash, self.command_hashes, from_scratch=scratch)
-        return without_blocked(actions)
+        return without_blocked(actions, self.root)
 
     def warnings(self, actions: Sequence[Action], scheduler: Scheduler) -> list[str]:
         """One line each, on the runs that start."""

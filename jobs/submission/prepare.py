@@ -99,6 +99,7 @@ def _run_record(
             "repeat": action.plan.repeat,
             "config": action.plan.config.as_dict(),
             "axes": action.plan.axes,
+            "follows": action.plan.follows,
         }
     profile, config = scheduler.profile(recorded), record["config"]
     record["cluster"] = scheduler.name

@@ -188,6 +188,7 @@ class _Submitter:
             "run_key": record["run_key"],
             "code_hash": code_hash,
             "source": None if command is None else command["source"] or "",
+            **({"from_scratch": True} if prepared.action.from_scratch else {}),
             "attempts": attempts,
             "attempts_before_code": state.attempts_before_code if state and same_code else attempts,
         }

@@ -116,6 +116,48 @@ def test_follow_ups_are_resumed_and_cancelled_with_their_run(capsys, cluster, ba
     assert cluster.cancelled == ["elsewhere:3", "elsewhere:4"]
 
 
+def test_a_follow_up_is_known_by_its_record_not_by_its_name(capsys, cluster, batches):
+    cluster.name = "slurm"
+    for seed, name in enumerate(("n1", "n1.done")):
+        ask(capsys, f"run tiny.yaml --set job.on_done=[] train.seed={seed} --run-name {name}")
+    ask(capsys, "cancel tiny/n1")
+    assert states() == {"n1": "failed", "n1.done": "queued"}
+    end(RunDir(RUNS / "tiny/n1.done"), "crashed")
+    batches.clear()
+    ask(capsys, "resume tiny/n1.done")
+    assert batches == [(["n1.done"], {})]
+
+
+@pytest.mark.parametrize(("cause", "needs"), [("crashed", None), ("finished", ""), (None, "elsewhere:1")])
+def test_a_follow_up_is_not_resumed_without_its_failed_run(capsys, cluster, batches, cause, needs):
+    cluster.name = "slurm"
+    ask(capsys, "run tiny.yaml")
+    if cause:
+        end(N1, cause)
+    end(RunDir(RUNS / "tiny/n1.done"), "crashed")
+    batches.clear()
+    (told,) = ask_json(capsys, "resume tiny/n1.done", 1 if needs is None else 0)["actions"]
+    assert told["action"] == ("blocked" if needs is None else "retry")
+    assert batches == ([] if needs is None else [(["n1.done"], {"tiny/n1": needs})])
+    if needs is None:
+        assert told["reason"] == "n1 is failed: resume tiny/n1, which this run follows"
+
+
+def test_a_run_that_begins_anew_has_its_checkpoints_evaluated_again(capsys, cluster, batches):
+    cluster.name = "slurm"
+    ask(capsys, "run tiny.yaml")
+    save(5)
+    submit_missing(N1, cluster)
+    end(N1, "crashed")
+    cluster.job = Job("ended", "its job was cancelled", "cancelled")
+    ask(capsys, "resume tiny/n1 --from-scratch")
+    save(5)
+    batches.clear()
+    for _ in range(2):
+        submit_missing(N1, cluster)
+    assert batches == [(["n1.step-00000005-2"], {})]
+
+
 def test_each_checkpoint_is_submitted_once(capsys, cluster, batches):
     ask(capsys, "run tiny.yaml")
     batches.clear()
