@@ -6,11 +6,12 @@ Standard library only, and no syntax newer than Python 3.6.
 import json
 import os
 import platform
+import shutil
 import sys
 
 
 def describe() -> dict:
-    """Interpreter, version, module search path, environment, and installed distributions by name."""
+    """Interpreter, version, module search path, environment, installed distributions by name, `numactl`."""
     try:
         from importlib import metadata
 
@@ -23,6 +24,7 @@ def describe() -> dict:
         "path": [path for path in sys.path if os.path.isabs(path)],
         "environ": dict(os.environ),
         "packages": {name: version for name, version in found.items() if name},
+        "has_numactl": shutil.which("numactl") is not None,
     }
 
 

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 _WITHIN_S = 5.0
+
+
+def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a process that gets SIGCHLD, for which shells wait, also where the caller blocks it."""
+    before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    try:
+        return subprocess.Popen(command, **options)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end(processes: Sequence[subprocess.Popen[Any]], within_s: float = _WITHIN_S) -> None:
@@ -31,7 +41,7 @@ def output(command: Sequence[str], within_s: float, env: Mapping[str, str] | Non
     `within_s` seconds.
     """
     pipe = subprocess.PIPE
-    process = subprocess.Popen(
+    process = start(
         command, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace"
     )
     try:

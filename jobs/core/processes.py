@@ -192,6 +192,14 @@ def with_descendants(pid: int) -> set[int]:
     return {pid}.union(*map(with_descendants, children_of(pid)))
 
 
+def lineage(pid: int, ancestor: int) -> list[int]:
+    """Pids of a process and of those above it, up to `ancestor` if that is one of them."""
+    pids = [pid]
+    while pids[-1] != ancestor and (stat := _process_stat(pids[-1])) is not None:
+        pids.append(stat.parent)
+    return pids
+
+
 def has_children(pid: int) -> bool:
     """Whether a process has a child that it has not waited for."""
     return bool(children_of(pid))

@@ -168,5 +168,7 @@ def missing_plugin(software: Software, settings: Mapping[str, str]) -> Iterator[
         path = plugins[0].path
         fact = f"NCCL's plugin {path} is not on the path of libraries"
         remedy = f"add {path.rpartition('/')[0]} to LD_LIBRARY_PATH"
+    if not software.has_libraries:
+        return
     if not settings.get("NCCL_NET_PLUGIN") and not any(each.is_reachable for each in plugins):
         yield f"{fact}, so NCCL would use TCP: {remedy}"

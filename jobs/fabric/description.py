@@ -6,7 +6,7 @@ are those of the node, without the root that a detection was given.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 ENOUGH_LOCKED_BYTES = 2**30
@@ -269,6 +269,22 @@ class Software:
     """The limit that has effect (`software.effective_limit`): `unlimited`, or bytes."""
     shared_memory_bytes: int | None = None
     """Size of `/dev/shm`; None where it was not read."""
+    has_libraries: bool = True
+    """False where the libraries are those of an image that was not examined."""
+
+    def of_image(self, nccl_version: str | None) -> Software:
+        """This node's for ranks in a container: its kernel, with unknown libraries but for NCCL's version."""
+        return replace(
+            self,
+            has_libraries=False,
+            nccl_version=nccl_version,
+            nccl_evidence=None,
+            nccl_plugins=(),
+            nccl_files=(),
+            ofi_plugin_version=None,
+            libfabric_version=None,
+            libfabric_evidence=None,
+        )
 
 
 @dataclass(frozen=True)

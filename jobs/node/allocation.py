@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from disttrain.records.run_directory import RunDir
+from jobs.checks.rank_python import RankContainer
 from jobs.core import requeue_policy
 from jobs.core.journal import utc_now
 
@@ -114,6 +115,16 @@ class Allocation(ABC):
     def kill_wait_s(self) -> float:
         """Seconds between the scheduler's SIGTERM and its SIGKILL."""
         return 30.0
+
+    def container(
+        self, record: Mapping[str, Any], folders: Sequence[Path], memory: Path
+    ) -> contextlib.AbstractContextManager[RankContainer | None]:
+        """The container of the ranks on this node by the run's `run.json`, with these folders at their paths;
+        None: they run outside of any. Entering it raises `CannotStart` and `JobEnded`.
+
+        `memory` is the folder that the agent and the ranks share.
+        """
+        return contextlib.nullcontext()
 
     def exclude(self, hosts: Sequence[str], formerly: Sequence[str], script: Path) -> None:
         """Keep the requeued job off these hosts if other nodes suffice for its batch script; log the outcome.

@@ -144,9 +144,9 @@ class CommandWatch:
         self._silence = limit_s and SilentRanks(torchrun.node.run, attempt, limit_s, self._sampler.kernels)
         self._ranks: Sequence[RankProcess] = ()
 
-    def sample(self, launcher: int) -> None:
-        """Call once a second."""
-        self._ranks = rank_processes(launcher)
+    def sample(self, started: Sequence[int]) -> None:
+        """Call once a second, with the processes of the command."""
+        self._ranks = rank_processes(started)
         self._sampler.sample(self._ranks)
 
     def positions(self) -> list[RankPosition]:

@@ -7,7 +7,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from disttrain.records.run_directory import Attempt
@@ -74,17 +74,24 @@ class CommandStop:
             peers.record_stop(self._attempt, cause, int(time.time()))
         self._begun = True
 
-    def signal_processes(self, launcher: int) -> None:
-        """Signal each process of the command, which is a child of the launcher, once (`targets`)."""
+    def signal_processes(self, started: Sequence[int]) -> None:
+        """Signal each of the processes of the command once (`targets`)."""
         if not self._begun:
             return
-        for pid in processes.children_of(launcher):
+        for pid in started:
             if pid not in self._signalled:
                 self._signalled.add(pid)
                 for target in targets(pid, self._signal):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(target, self._signal)
                         log_line(f"{self._signal.name} to process {target} of the command")
+
+
+def command_processes(launcher: int, memory: Path) -> list[int]:
+    """The processes of a command below a launcher, by the files of `jobs.node.interpreter` in the folder of
+    the node. In a container, processes of its runtime may be between."""
+    pids = sorted(int(path.name.rpartition("-")[2]) for path in memory.glob("process-*"))
+    return [pid for pid in pids if launcher in processes.lineage(pid, launcher)]
 
 
 def targets(pid: int, number: int) -> list[int]:

@@ -25,7 +25,7 @@ from typing import Any
 from disttrain.records.heartbeat import INTERVAL_S, Heartbeat, read_heartbeats
 from disttrain.records.json_files import create_exclusive, read_json_or_none, write_json
 from disttrain.records.run_directory import Attempt
-from jobs.core.processes import children_of, is_running, with_descendants
+from jobs.core.processes import is_running, with_descendants
 from jobs.core.rank_positions import RankPosition, describe_hang
 from jobs.node.allocation import log_line
 from jobs.node.peers import record
@@ -175,15 +175,15 @@ class UnconnectedRanks:
         self.ranks: int | None = None
         """Number of ranks of this node, once all of them have been without a connection for long enough."""
 
-    def sample(self, torchrun: int) -> None:
-        """Look for connections of the ranks, which are the children of process `torchrun`."""
+    def sample(self, started: Sequence[int]) -> None:
+        """Look for connections of the ranks, which are these processes and those below them."""
         now = self._now()
         if self._settled or now < self._next:
             return
         import psutil  # 0.1 s, which the trainer's agents save
 
         self._next = now + _APART_EVERY_S
-        ranks = [with_descendants(pid) for pid in children_of(torchrun)]
+        ranks = [with_descendants(pid) for pid in started]
         try:
             self._settled = any(map(_is_connected, ranks))
             if self._settled:

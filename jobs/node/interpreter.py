@@ -69,6 +69,9 @@ def _start_process(logs: str, folder: str, *words: str) -> None:
     os.close(log)
     if sys.platform == "linux":  # else a killed launcher would leave orphans that train on
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if "DISTTRAIN_NODE_FOLDER" in os.environ:  # its parent may be the runtime of a container
+        path = os.path.join(os.environ["DISTTRAIN_NODE_FOLDER"], f"process-{os.getpid()}")
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
     os.chdir(folder)
     _continue_tracking(int(number))
     if words[0] == "-m" or words[0].endswith(".py"):

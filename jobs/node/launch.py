@@ -96,8 +96,15 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
     if problem is not None:
         raise peers.CannotStart(problem)
     secrets = secrets_file.values_of_run(node.run, record["config"], os.environ)
+    memory, container = held.enter_context(memory_folder()), None
+    if node.allocation is not None:
+        folders = [run_code.CODE_ROOT, node.run.path.parent, *run_code.folders_of_run(node.run, record)]
+        container = held.enter_context(node.allocation.container(record, folders, memory))
     python = rank_python.find(
-        record["config"]["job"], {**os.environ, "PYTHONSAFEPATH": ""}, is_trainer=of_command is None
+        record["config"]["job"],
+        {**os.environ, "PYTHONSAFEPATH": ""},
+        is_trainer=of_command is None,
+        container=container,
     )
     added, endpoint = _agree(node, attempt, record, python, held)
     nodes, is_bound = len(node.hosts), bool(added[PROCESSORS].value)
@@ -107,14 +114,13 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
     log_line(f"node {node.rank} of {nodes} on {processes.host()}: {shlex.join(command)}")
     deadline = float(added["DISTTRAIN_DEADLINE"].value)
     lead_s = lead_within(deadline - time.time(), float(record["config"]["job"]["stop_lead_s"]))
-    memory = held.enter_context(memory_folder())
-    env = environment.rank_environment({**os.environ, **python.variables}, added) | secrets
+    env = python.environment(os.environ, added, secrets)
     env[FOLDER_VARIABLE] = str(memory)
     env["PET_LOG_DIR"] = str(memory / "torchrun")  # torchrun would leave a folder in /tmp of the node
     if attempt.directory_id is not None:
         env[ID_VARIABLE] = attempt.directory_id
     module = node.allocation.node_info_module if node.allocation else None
-    node_info.start_node_info(attempt, node.rank, env, module, python.path)
+    node_info.start_node_info(attempt, node.rank, env, module, python)
     stop_signal = signal.Signals[record["config"]["job"]["stop_signal"]] if of_command else None
     idle_limit_s = environment.idle_limit_s(record) if of_command else None
     if idle_limit_s is not None:
@@ -131,8 +137,8 @@ def _agree(
     held: contextlib.ExitStack,
 ) -> tuple[dict[str, environment.AddedVariable], rendezvous.Endpoint]:
     """Check the nodes; the variables of the ranks, and the endpoint of node 0, whose port `held` keeps."""
-    network = node_environment.network_of_node(node, record, python.path)
-    added = node_environment.variables_of_ranks(node, attempt, record, network)
+    network = node_environment.network_of_node(node, record, python)
+    added = node_environment.variables_of_ranks(node, attempt, record, network, python)
     refusal = run_preflight(node, attempt, record, network, added, python)
     if refusal is not None:
         raise peers.CannotStart(refusal)

@@ -7,7 +7,6 @@ nodes derive different values.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -21,6 +20,7 @@ from disttrain.records.process_limits import list_text
 from disttrain.records.run_directory import ADAPTERS, PROCESSORS, Attempt
 from disttrain.records.run_json import ranks_per_node
 from jobs.checks.gpu_health import node_gpus
+from jobs.checks.rank_python import RankPython, nccl_version
 from jobs.core import environment, run_code
 from jobs.core.environment import AddedVariable, InheritedVariable
 from jobs.fabric.choose_adapters import expected_ports
@@ -118,10 +118,16 @@ def detect_or_nothing(
 
 
 def network_of_node(
-    node: NodeContext, record: Mapping[str, Any], python_path: Sequence[str] | None = None
+    node: NodeContext, record: Mapping[str, Any], python: RankPython | None = None
 ) -> NodeNetwork:
-    """The network of this node, with the interface by which it reaches the others by their names."""
-    fabric, interface = detect_or_nothing(record, python_path=python_path), None
+    """The network of this node, with the interface by which it reaches the others by their names.
+
+    `python`: that of the ranks, which finds the libraries; those of an image are not examined.
+    """
+    fabric = detect_or_nothing(record, python_path=python.path if python else None)
+    if python is not None and python.container is not None:
+        fabric = replace(fabric, software=fabric.software.of_image(nccl_version(python.packages)))
+    interface = None
     nodes = 1 if set(node.hosts) == {LOOPBACK} else len(node.hosts)
     if nodes > 1:
         interface = interface_towards(node.hosts[0 if node.rank else 1])
@@ -177,7 +183,11 @@ def _set_by_run(record: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, st
 
 
 def variables_of_ranks(
-    node: NodeContext, attempt: Attempt, record: Mapping[str, Any], network: NodeNetwork
+    node: NodeContext,
+    attempt: Attempt,
+    record: Mapping[str, Any],
+    network: NodeNetwork,
+    python: RankPython,
 ) -> dict[str, AddedVariable]:
     """The variables to add on this node, with those of its network and the end of the job's time."""
     config, command = record["config"], run_code.command_of_run(node.run, record)
@@ -203,11 +213,12 @@ def variables_of_ranks(
         started = datetime.fromisoformat(read_json(attempt.record)["started"]).timestamp()
         end = started + 60 * float(config["job"]["time_limit_min"])
     added["DISTTRAIN_DEADLINE"] = environment.deadline_variable(end)
-    return added | {PROCESSORS: bound_processors(config, node.allocation, network.fabric)}
+    bound = bound_processors(config, node.allocation, network.fabric, has_numactl=python.has_numactl)
+    return added | {PROCESSORS: bound}
 
 
 def bound_processors(
-    config: Mapping[str, Any], allocation: Allocation | None, fabric: Fabric
+    config: Mapping[str, Any], allocation: Allocation | None, fabric: Fabric, *, has_numactl: bool
 ) -> AddedVariable:
     """The processors of the job on this node if torchrun binds the ranks to those of their GPUs' NUMA nodes,
     else empty; with the reason.
@@ -215,7 +226,7 @@ def bound_processors(
     torchrun ends where it cannot bind a rank, so the binding is requested only where it will succeed.
     """
     cpuset = os.sched_getaffinity(0)
-    obstacle = _obstacle(config, allocation, fabric, cpuset)
+    obstacle = _obstacle(config, allocation, fabric, cpuset, has_numactl=has_numactl)
     if obstacle is not None:
         return AddedVariable("", f"ranks are not bound: {obstacle}", "derived")
     log_line("binding: each rank uses the processors of the NUMA node of its GPU")
@@ -233,7 +244,12 @@ def gpus_of_ranks(config: Mapping[str, Any]) -> Sequence[Gpu]:
 
 
 def _obstacle(
-    config: Mapping[str, Any], allocation: Allocation | None, fabric: Fabric, cpuset: Collection[int]
+    config: Mapping[str, Any],
+    allocation: Allocation | None,
+    fabric: Fabric,
+    cpuset: Collection[int],
+    *,
+    has_numactl: bool,
 ) -> str | None:
     """The first reason not to bind the ranks."""
     ranks, resources = ranks_per_node(config), config["resources"]
@@ -248,8 +264,8 @@ def _obstacle(
         return "one rank uses all processors of the job"
     if resources["device"] in ("cpu", "shared"):
         return "no rank has a GPU of its own"
-    if shutil.which("numactl") is None:
-        return "torchrun needs the command numactl, which this node lacks"
+    if not has_numactl:
+        return "torchrun needs the command numactl, which it does not find"
     gpus = node_gpus().reading.gpus[:ranks]
     if len(gpus) < ranks:
         return "no GPU was found for each rank"

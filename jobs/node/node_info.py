@@ -6,13 +6,15 @@ value that cannot be read is null. Imports without torch.
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -20,6 +22,7 @@ from typing import Any
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import Attempt
 from jobs.checks.gpu_health import selected
+from jobs.checks.rank_python import RankPython, nccl_version
 from jobs.core import journal, processes
 from jobs.fabric.description import Fabric, Software
 from jobs.fabric.detect import current_process, detect
@@ -30,6 +33,7 @@ from jobs.fabric.software import Process
 TIMEOUT_S = 20
 """Seconds after which the process ends, even inside a driver's library."""
 _PATH_VARIABLE = "DISTTRAIN_RANK_PYTHON_PATH"
+_IMAGE_VARIABLE = "DISTTRAIN_IMAGE_PACKAGES"
 _PACKAGES = re.compile(r"torch|triton|(nvidia-(nccl|cuda-runtime|cudnn|nvshmem).*)")
 
 
@@ -38,17 +42,19 @@ def start_node_info(
     node: int,
     env: Mapping[str, str],
     module: str | None = None,
-    python_path: Sequence[str] = (),
+    python: RankPython | None = None,
 ) -> None:
     """Start the process that writes the record, as a child of the caller.
 
-    `env` is the environment of the ranks, and `python_path` their module search path: libraries, plugins and
-    files of NCCL, and packages, are found by them.
+    `env` is the environment of the ranks, and `python` theirs: libraries, plugins and files of NCCL, and
+    packages, are found by them. Of an image, the packages are recorded alone.
     `module` replaces this module where the scheduler adds to the record (`Allocation.node_info_module`).
     """
     # -P: the environment of the ranks lacks PYTHONSAFEPATH
     command = [sys.executable, "-P", "-m", module or "jobs.node.node_info", str(attempt.path), str(node)]
-    env = {**env, _PATH_VARIABLE: os.pathsep.join(python_path or sys.path)}
+    env = {**env, _PATH_VARIABLE: os.pathsep.join(python.path if python else sys.path)}
+    if python is not None and python.container is not None:
+        env |= {**os.environ, _IMAGE_VARIABLE: json.dumps(dict(python.packages))}
     processes.spawn([*command, attempt.directory_id or ""], env=env)
 
 
@@ -56,6 +62,9 @@ def collect_node_info(node: int, *, root: Path = Path("/")) -> dict[str, Any]:
     """The record of this node (`records.NodeRecord`); `root` is the folder of `sys` and `proc`."""
     nvml, tree = read_nvml() or NvmlReading(), FileTree(root)
     process = current_process(_python_path()) if root == Path("/") else Process()
+    fabric, image = detect(root, process, nvml), os.environ.get(_IMAGE_VARIABLE)
+    if image is not None:
+        fabric = replace(fabric, software=fabric.software.of_image(nccl_version(json.loads(image))))
     memory_kib = _match(r"^MemTotal: +(\d+) kB$", tree.text("/proc/meminfo"))
     return {
         "schema_version": 1,
@@ -67,10 +76,10 @@ def collect_node_info(node: int, *, root: Path = Path("/")) -> dict[str, Any]:
         "processors_usable": len(os.sched_getaffinity(0)),
         "memory_bytes": 1024 * int(memory_kib) if memory_kib else None,
         "memory_limit_bytes": _memory_limit_bytes(tree),
-        **_network_fields(detect(root, process, nvml)),
+        **_network_fields(fabric),
         "driver": nvml.driver,
         "gpus": visible_gpus(nvml),
-        "packages": _packages(),
+        "packages": _packages() if image is None else _recorded(json.loads(image)),
     }
 
 
@@ -147,10 +156,13 @@ def _python_path() -> list[str]:
 def _packages() -> dict[str, str]:
     try:
         found = metadata.distributions(path=_python_path())
-        names = {each.metadata["Name"]: each.version for each in found}
+        return _recorded({each.metadata["Name"]: each.version for each in found})
     except Exception:  # damaged files of a package raise errors of several types
         return {}
-    return {name: version for name, version in sorted(names.items()) if name and _PACKAGES.fullmatch(name)}
+
+
+def _recorded(versions: Mapping[str, str]) -> dict[str, str]:
+    return {name: version for name, version in sorted(versions.items()) if name and _PACKAGES.fullmatch(name)}
 
 
 def main(arguments: list[str], collect: Callable[[int], dict[str, Any]] = collect_node_info) -> int:

@@ -119,7 +119,7 @@ def run_preflight(
     if mode == "full" and not python.problem and python.missing:
         log_line(f"pre-flight: links are not measured: the Python of the ranks has no {python.missing}")
         mode = "basic"
-    env = environment.rank_environment({**os.environ, **python.variables}, variables)
+    env = python.environment(os.environ, variables)
     own = node_facts.collect(
         node.rank,
         node.hosts[node.rank],
@@ -228,7 +228,7 @@ def _run_measurement(start: _Start, port: int) -> str | None:
     command += [] if bucket_mb is None else ["--bucket-mb", str(bucket_mb)]
     with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
         processes = [
-            subprocess.Popen(
+            child_process.start(
                 command, env={**start.env, **variables}, stdout=output, stderr=output, start_new_session=True
             )
             for variables in rank_variables(start.node, ranks_per_node(start.config), port)

@@ -38,12 +38,13 @@ class RankProcess:
     pid: int
 
 
-def rank_processes(launcher: int) -> list[RankProcess]:
-    """The ranks below a launcher, without the processes that they start. Where none has the variables of a
-    rank, it is the process that `job.launcher: node` starts, by the number of its node."""
-    found = uppermost(launcher, is_rank)
+def rank_processes(started: Sequence[int]) -> list[RankProcess]:
+    """The ranks among the processes of a command and those below, without the processes that they start.
+    Where none has the variables of a rank, it is the process that `job.launcher: node` starts, by the number
+    of its node."""
+    found = [rank for pid in started for rank in uppermost(pid, is_rank)]
     name = "RANK" if found else "NODE_RANK"
-    found = found or uppermost(launcher, lambda pid: name in _environment(pid))
+    found = found or [pid for pid in started if name in _environment(pid)]
     numbers = [(_environment(pid).get(name, ""), pid) for pid in found]
     return sorted(RankProcess(int(number), pid) for number, pid in numbers if number.isdigit())
 

@@ -28,7 +28,7 @@ from jobs.core.signals import wait_for_signal
 from jobs.fabric.description import Gpu
 from jobs.node import hang, peers
 from jobs.node.allocation import TERMINATION_SIGNALS, WARNING_SIGNALS, AllocationFacts, NodeContext, log_line
-from jobs.node.command_stop import CommandStop
+from jobs.node.command_stop import CommandStop, command_processes
 
 if TYPE_CHECKING:
     from jobs.node.command_sampler import CommandWatch
@@ -265,15 +265,16 @@ class _TorchrunMonitor:
         """
         if self._command is None or self._watch is None:
             return
-        self._unconnected.sample(self._child)
-        self._watch.sample(self._child)
+        started = command_processes(self._child, self._torchrun.memory)
+        self._unconnected.sample(started)
+        self._watch.sample(started)
         request = self._command.requested(self._peers.stop)
         if request and request[1] == "hung":
             self._end_silence(self._watch)
             return
         if request:
             self._request_stop(*request)
-        self._command.signal_processes(self._child)
+        self._command.signal_processes(started)
 
     def _end_silence(self, watch: CommandWatch) -> None:
         """All nodes at the same time: save the stacks of the ranks, and end them."""

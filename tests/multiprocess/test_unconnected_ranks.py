@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.core.processes import children_of
 from jobs.node.hang import UnconnectedRanks
 from jobs.node.rendezvous import reserve_port
 from tests.support.jobs import wait_until
@@ -53,9 +54,9 @@ def test_ranks_without_a_process_group_are_unconnected(
             wait_until(lambda: len(list(ready.iterdir())) == 2)
             for torchrun in launches:
                 watch = UnconnectedRanks(nodes, after_s=60.0, now=lambda: next(clock))
-                watch.sample(torchrun.pid)
+                watch.sample(children_of(torchrun.pid))
                 assert watch.ranks is None, "too early for a verdict"
-                watch.sample(torchrun.pid)
+                watch.sample(children_of(torchrun.pid))
                 assert watch.ranks == (ranks if apart else None)
         finally:
             for torchrun in launches:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -11,13 +10,12 @@ import pytest
 
 from disttrain.records.json_files import read_json, read_json_or_none
 from disttrain.records.run_directory import RunDir
-from jobs.status.run_state import read_runs, read_state
+from jobs.status.run_state import read_runs
 from tests.support.jobs import wait_until
 from tests.support.minicluster import SUBMIT, MiniCluster
-from tests.support.requeued import preempt
+from tests.support.requeued import own_program, preempt, preempt_and_finish
 
 SBATCH = SUBMIT.parent / "jobs" / "train.sbatch"
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "your-code.md"
 HOLD = """\
 import os, pathlib, signal, time
 
@@ -30,37 +28,15 @@ time.sleep(3600)
 
 @pytest.mark.slow
 def test_a_script_is_stopped_by_its_signal_and_started_again(slurm: MiniCluster, tmp_path: Path) -> None:
-    (program,) = re.findall(r"```python\n([^`]*begins after step.*?)```", PAGE.read_text(), re.S)
-    # Until `go` exists, a step takes a second: no machine is so fast that the first start finishes.
-    script, go = tmp_path / "train.py", tmp_path / "go"
-    slow = f"import os, time; time.sleep(0.01 if os.path.exists({str(go)!r}) else 1)"
-    assert "    step += 1\n" in program
-    script.write_text(program.replace("    step += 1\n", f"    step += 1\n    {slow}\n"))
+    go = own_program(tmp_path)
     options = ["--cluster", "slurm", "--nodes", "2", "--no-report", "--set", "resources.device=cpu"]
     slurm.submit("run", *options, "--", "train.py", cwd=tmp_path)
-    script.write_text("raise SystemExit('edited after the submission')")
-    (path,) = (tmp_path / "runs" / "train").glob("*/run.json")
-    run = RunDir(path.parent)
-    logs = [run.attempt(0).rank_log(rank) for rank in range(2)]
-    wait_until(lambda: all(log.exists() and "begins after step 0\n" in log.read_text() for log in logs))
-    preempt(slurm)
-    wait_until(lambda: (read_json_or_none(run.attempt(0).record) or {}).get("next"))
-    go.touch()
-    wait_until(lambda: read_state(run).state in ("done", "failed", "lost"))
-
-    attempts = [read_json(attempt.record) for attempt in run.attempts()]
-    assert [(each["cause"], each["next"]) for each in attempts] == [
-        ("preempted", "requeue"),
-        ("finished", None),
-    ]
-    assert len(set(attempts[0]["nodes"])) == 2
+    (tmp_path / "train.py").write_text("raise SystemExit('edited after the submission')")
+    run = preempt_and_finish(slurm, tmp_path, go)
+    first = run.attempt(0)
+    assert len(set(read_json(first.record)["nodes"])) == 2
     for number in range(2):
-        assert "SIGTERM to process" in run.attempt(0).node_log(number).read_text()
-    before, last = run.attempts()[-2:]
-    for rank in range(2):
-        stopped = re.search(rf"rank {rank} stops after step (\d+)", before.rank_log(rank).read_text())
-        assert stopped is not None
-        assert f"rank {rank} of 2 begins after step {stopped[1]}\n" in last.rank_log(rank).read_text()
+        assert "SIGTERM to process" in first.node_log(number).read_text()
     (state,) = json.loads(slurm.submit("status", "--json", cwd=tmp_path))["runs"]
     assert (state["state"], state["stale"]) == ("done", True)
 

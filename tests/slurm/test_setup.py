@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,26 +19,6 @@ from jobs.status.run_state import RunState, read_runs
 from sweeps.expand import SweepPlan
 from tests.support.jobs import repeats, submit, sweep_plan, wait_until
 from tests.support.minicluster import MiniCluster
-
-APPTAINER = """\
-#!/bin/sh
-# Run the rest of the command in a container without Slurm's commands.
-while [ "${1##*.}" != sif ]; do shift; done
-shift
-PATH=IMAGE exec "$@"
-"""
-
-
-@pytest.fixture
-def apptainer(tmp_path: Path) -> Path:
-    """A folder with a stand-in for apptainer, whose images have the shell alone."""
-    folder, image = tmp_path / "bin", tmp_path / "image"
-    folder.mkdir()
-    image.mkdir()
-    (image / "sh").symlink_to("/bin/sh")
-    (folder / "apptainer").write_text(APPTAINER.replace("IMAGE", str(image)))
-    (folder / "apptainer").chmod(0o755)
-    return folder
 
 
 def send(plan: SweepPlan, root: Path, profile: str) -> None:
@@ -62,15 +41,13 @@ def printed(root: Path, capsys: pytest.CaptureFixture[str], *command: str) -> st
 
 
 def test_jobs_that_die_before_their_agents_start(
-    root: Path, on_slurm: MiniCluster, apptainer: Path, capsys: pytest.CaptureFixture[str]
+    root: Path, on_slurm: MiniCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     go = root.parent / "go"
     wait = f"echo waiting; while [ ! -e {go} ]; do sleep 0.1; done; sleep 1.1"  # Slurm counts whole seconds
     send(repeats(2, "array"), root, f"setup: ['{wait}', 'ls /nonexistent || exit']")
     send(sweep_plan("module"), root, "modules: [no-such-module/9.9]")
     send(sweep_plan("python"), root, "python: /no/such/python")
-    container = f"container: {{kind: apptainer, image: x.sif}}\nsetup: ['export PATH={apptainer}:$PATH']\n"
-    send(sweep_plan("image"), root, container + f"python: {sys.executable}")
 
     wait_until(lambda: {asked(root)[f"array-r{n}"].state for n in (0, 1)} == {"starting"})
     wait_until(lambda: command_line.main(["logs", "array-r1", "--runs", str(root)]) == 0)  # the log is there
@@ -84,7 +61,6 @@ def test_jobs_that_die_before_their_agents_start(
         "array-r1": nonexistent,
         "module": "module",
         "python": "/no/such/python: not found",
-        "image": "cannot start: scontrol is not installed on ",
     }
     for name, reason in reasons.items():
         state = states[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -61,6 +62,7 @@ def undisturbed(folder: Path, ranks: int = RANKS) -> RunDir:
     return RunDir(folder / "undisturbed")
 
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "your-code.md"
 AGENT, RANK = "jobs.schedulers.task", "disttrain"
 """Modules that processes of a run are started with."""
 KILL = signal.SIGKILL
@@ -217,6 +219,38 @@ def preempt(cluster: MiniCluster) -> None:
         "--output=/dev/null",
     ]
     cluster.ask("sbatch", *options, "--wrap", "true", cwd=Path("/"))
+
+
+def own_program(folder: Path) -> Path:
+    """Write the program of the page on own scripts as `train.py`; a step takes a second until the file that
+    is returned exists, so that no machine is so fast that the first start finishes."""
+    (program,) = re.findall(r"```python\n([^`]*begins after step.*?)```", PAGE.read_text(), re.S)
+    go = folder / "go"
+    slow = f"import os, time; time.sleep(0.01 if os.path.exists({str(go)!r}) else 1)"
+    assert "    step += 1\n" in program
+    (folder / "train.py").write_text(program.replace("    step += 1\n", f"    step += 1\n    {slow}\n"))
+    return go
+
+
+def preempt_and_finish(cluster: MiniCluster, folder: Path, go: Path) -> RunDir:
+    """Preempt the only run of `own_program` in a folder once both ranks train, and let its second start
+    finish; both ranks resume from the step at which they stopped."""
+    (path,) = (folder / "runs").glob("*/*/run.json")
+    run = RunDir(path.parent)
+    logs = [run.attempt(0).rank_log(rank) for rank in range(2)]
+    wait_until(lambda: all(log.exists() and "begins after step 0\n" in log.read_text() for log in logs))
+    preempt(cluster)
+    wait_until(lambda: (read_json_or_none(run.attempt(0).record) or {}).get("next"))
+    go.touch()
+    wait_until(lambda: read_state(run).state in ("done", "failed", "lost"))
+    ends = [read_json(attempt.record) for attempt in run.attempts()]
+    assert [(each["cause"], each["next"]) for each in ends] == [("preempted", "requeue"), ("finished", None)]
+    before, last = run.attempts()
+    for rank in range(2):
+        stopped = re.search(rf"rank {rank} stops after step (\d+)", before.rank_log(rank).read_text())
+        assert stopped is not None
+        assert f"rank {rank} of 2 begins after step {stopped[1]}\n" in last.rank_log(rank).read_text()
+    return run
 
 
 @contextlib.contextmanager

@@ -82,14 +82,6 @@ fields = st.fixed_dictionaries(
         "modules": st.lists(free, max_size=2),
         "sbatch": options_given,
         "srun": options_given,
-        "container": st.fixed_dictionaries(
-            {
-                "kind": st.sampled_from(["pyxis", "apptainer"]),
-                "image": free,
-                "mounts": st.lists(free, max_size=2),
-                "arguments": st.lists(free, max_size=2),
-            }
-        ),
     },
 )  # fmt: skip
 placing = st.fixed_dictionaries({name: free for name in ("name", "comment", "root", "code", "python")})

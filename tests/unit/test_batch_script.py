@@ -226,11 +226,6 @@ def test_paths_that_a_script_cannot_contain(of_site, changes, what):
         render(made)
 
 
-def test_the_script_by_hand_mounts_the_code_and_the_submit_directory():
-    mounts = '--container-image=x --container-mounts="$code":"$code","$PWD":"$PWD" '
-    assert mounts in script_of_checkout(config(), PYXIS)
-
-
 @settings(max_examples=60, deadline=None)
 @given(fields, placing)
 def test_a_value_is_refused_or_inert(given, placed):
@@ -239,17 +234,13 @@ def test_a_value_is_refused_or_inert(given, placed):
     script, share = render(made), made.tasks[0]
     with tempfile.TemporaryDirectory() as folder:
         trace = run(script, Path(folder), PYTHONPATH="before")
-    python = profile.python or (made.python if profile.container is None else "python3")
+    python = profile.python or made.python
     task = ["-m", "jobs.schedulers.task", str(share.run_dir), "--submission", str(share.submission)]
     assert trace.started[-10:] == [*DEAF, python, *task]
     assert trace.environment["PYTHONPATH"] == f"{made.code}:before"
     assert trace.modules == (["load", *profile.modules] if profile.modules else [])
     for name, value in profile.srun.items():
         assert (f"--{name}" if value is True else f"--{name}={value}") in trace.started
-    if profile.container is not None:
-        assert set(profile.container.arguments) <= set(trace.started)
-        for mount in profile.container.mounts:
-            assert any(mount in word for word in trace.started)
     read = directives(script)
     assert (read["job-name"], read["comment"]) == (made.name, made.comment)
     assert read["output"] == f"{str(made.logs).replace('%', '%%')}/%j.log"

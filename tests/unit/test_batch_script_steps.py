@@ -75,20 +75,13 @@ def test_a_task_of_an_array_starts_its_own_run_after_the_set_up(tmp_path):
     assert trace.started[-3:] == [f"{tmp_path}/runs/demo/n2-r1", "--submission", "1"]
 
 
-@pytest.mark.parametrize("kind", [None, "pyxis", "apptainer"])
-def test_no_signal_ends_a_process_that_handles_none_yet(tmp_path, kind):
-    for name in ("python3", "apptainer"):
-        path = tmp_path / name
-        path.write_text("#!/bin/sh\nkill -USR1 $$ && kill -USR2 $$ && kill $$ && echo it lives\n")
-        path.chmod(0o755)
-    profile = Profile.model_validate({"name": "x", "container": kind and {"kind": kind, "image": "x"}})
-    made = batch(tmp_path, profile, python=str(tmp_path / "python3"))
-    words = run(render(made), tmp_path / "it").started
-    starts = [at for at, word in enumerate(words) if word == "sh" and words[at + 1] == "-c"]
-    assert len(starts) == (2 if kind == "apptainer" else 1)  # around apptainer, and within
-    for at in starts:
-        env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-        assert subprocess.run(words[at:], env=env, capture_output=True, check=True).stdout == b"it lives\n"
+def test_no_signal_ends_a_process_that_handles_none_yet(tmp_path):
+    path = tmp_path / "python3"
+    path.write_text("#!/bin/sh\nkill -USR1 $$ && kill -USR2 $$ && kill $$ && echo it lives\n")
+    path.chmod(0o755)
+    words = run(render(batch(tmp_path, python=str(path))), tmp_path / "it").started
+    command = words[words.index("sh") :]
+    assert subprocess.run(command, capture_output=True, check=True).stdout == b"it lives\n"
 
 
 def test_variables_of_the_submitting_shell_do_not_change_srun(tmp_path):

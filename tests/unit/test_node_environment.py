@@ -194,16 +194,13 @@ def test_libraries_are_found_where_the_ranks_search_them(tmp_path, monkeypatch):
         ({"allocation": None}, "runs on this machine share its processors"),
         ({"ranks": 1}, "one rank uses all processors of the job"),
         ({"device": "cpu"}, "no rank has a GPU of its own"),
-        ({"path": "/nowhere"}, "torchrun needs the command numactl"),
+        ({"numactl": None}, "torchrun needs the command numactl"),
         ({"ranks": 9}, "no GPU was found for each rank"),
         ({"unknown": True}, "the kernel does not name the NUMA node of each GPU"),
     ],
 )
-def test_ranks_are_bound_where_torchrun_can(changes, reason, fabric_of, commands, monkeypatch):
+def test_ranks_are_bound_where_torchrun_can(changes, reason, fabric_of, monkeypatch):
     """Eight GPUs on two NUMA nodes of 48 processors."""
-    commands.add("numactl", "")
-    if "path" in changes:
-        monkeypatch.setenv("PATH", changes["path"])
     usable = changes.get("usable", range(96))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(usable))
     fabric = fabric_of("ndr")
@@ -216,6 +213,8 @@ def test_ranks_are_bound_where_torchrun_can(changes, reason, fabric_of, commands
         threads_per_rank=changes.get("threads", 1),
     )
     run["config"]["job"]["binding"] = changes.get("binding", "auto")
-    found = node_environment.bound_processors(run["config"], changes.get("allocation", Mock()), fabric)
+    found = node_environment.bound_processors(
+        run["config"], changes.get("allocation", Mock()), fabric, has_numactl="numactl" not in changes
+    )
     assert found.value == ("" if reason else f"{min(usable)}-{max(usable)}")
     assert found.reason.startswith(f"ranks are not bound: {reason}" if reason else "torchrun binds")

@@ -94,6 +94,7 @@ def test_why_it_cannot_start_the_ranks(lines, launcher, is_trainer, problem, tmp
 )
 def test_the_trainer_needs_packages_of_this_project(version, packages, problem, monkeypatch):
     about = {"executable": "/x", "version": version, "path": [], "environ": {}, "packages": packages}
+    about["has_numactl"] = False
     monkeypatch.setattr(rank_python.describe_python, "describe", lambda: about)
     found = find({}, ENVIRON, is_trainer=True).problem
     assert found is problem or found.endswith(problem)

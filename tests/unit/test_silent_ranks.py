@@ -13,7 +13,7 @@ import pytest
 
 from disttrain.records.run_directory import RunDir
 from jobs.core.environment import TRACE_PIPES
-from jobs.core.processes import is_running
+from jobs.core.processes import children_of, is_running
 from jobs.core.rank_positions import SCRIPT, RankPosition, describe_hang, silent_rank
 from jobs.node import rank_stacks, silent_ranks
 from jobs.node.hang import overdue
@@ -265,7 +265,7 @@ def sleeper(tmp_path):
     env = os.environ | {"PYTHONFAULTHANDLER": "1"}
     with log, subprocess.Popen(words, stdout=log, stderr=log, env=env) as launcher:
         wait_until(lambda: "ready" in attempt.rank_log(5).read_text())
-        [rank] = rank_processes(launcher.pid)
+        [rank] = rank_processes([launcher.pid])
         yield attempt, rank
         with contextlib.suppress(ProcessLookupError):
             os.kill(rank.pid, signal.SIGKILL)
@@ -307,7 +307,7 @@ def test_a_command_without_ranks_is_its_process_and_a_shared_log_names_no_line(t
     ]
     with (tmp_path / "log").open("w") as log, subprocess.Popen(words, stdout=log, stderr=log) as launcher:
         wait_until(lambda: (tmp_path / "log").stat().st_size == 2)
-        ranks = rank_processes(launcher.pid)
+        ranks = rank_processes(children_of(launcher.pid))
         assert [each.rank for each in ranks] == [0, 1]
         attempt = RunDir(tmp_path).attempt(0)
         attempt.path.mkdir(parents=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.core.processes import children_of
 from jobs.node import hang
 from jobs.node.hang import UnconnectedRanks
 
@@ -44,9 +45,9 @@ def verdict(kind: str, folder: Path, *, nodes: int = 2, samples: int = 2) -> int
             assert launcher.stdout is not None
             assert launcher.stdout.readline() == b"ready\n"
             for _ in range(samples):
-                watch.sample(launcher.pid)
+                watch.sample(children_of(launcher.pid))
             launcher.communicate()
-            watch.sample(launcher.pid)  # its ranks have ended, and the verdict stays
+            watch.sample(children_of(launcher.pid))  # its ranks have ended, and the verdict stays
     return watch.ranks
 
 

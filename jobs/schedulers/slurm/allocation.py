@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -17,9 +18,10 @@ from typing import Any
 
 from disttrain.masking import MASK, is_secret, mask_lines
 from disttrain.records.run_json import asks_for_gpus
+from jobs.checks.rank_python import RankContainer
 from jobs.node import node_info
 from jobs.node.allocation import AllocationFacts, CurrentAllocation, log_line
-from jobs.schedulers.slurm import commands
+from jobs.schedulers.slurm import commands, container
 from jobs.schedulers.slurm.commands import EPOCH, JOB_TIMEOUT_S, count_gpus, parse_gpus, query_or_none
 
 _AT_WORK = {"CONFIGURING", "RESIZING", "RUNNING", "SIGNALING", "SUSPENDED"}
@@ -90,6 +92,15 @@ class SlurmAllocation(CurrentAllocation):
         if asked <= given:
             return None
         return f"this node has {given} of the {asked} GPUs that the job requested"
+
+    def container(
+        self, record: Mapping[str, Any], folders: Sequence[Path], memory: Path
+    ) -> contextlib.AbstractContextManager[RankContainer | None]:
+        described = (record.get("profile") or {}).get("container")
+        if described is None:
+            return contextlib.nullcontext()
+        within_s = float(record["config"]["job"]["rendezvous_timeout_s"])
+        return container.opened(described, folders, memory, within_s, self)
 
     def nodes_down(self) -> list[str]:
         return _nodes_down(self._nodes) if self._nodes else []

@@ -22,6 +22,16 @@ JOB_TIMEOUT_S = 5.0
 """Time limit of a query by the job itself, which Slurm may kill within seconds."""
 _WRONG_OPTION = re.compile(r"\boption '--|Invalid --\S+ specification")
 _NO_SCRIPT = re.compile("script is empty|No command given")
+CONSEQUENCE = re.compile(
+    r"^srun: (error: )?\S+: tasks? [\d,-]+: (Exited with|Terminated|Killed|exited abnormally)"
+    r"|^srun: (Terminating|Force Terminated|Job step aborted|First task exited|forcing|got SIG|StepId=)"
+    r"|^srun: (launch/slurm: )?_step_signal"
+    r"|^srun: error: Timed out waiting for job step"
+    r"|^(slurmstepd(-\S+)?|srun): error: \*\*\* (JOB|STEP) .* CANCELLED"
+    r"|^slurmstepd(-\S+)?: error: (spank: |Failed to invoke spank)"
+    r"|^slurmstepd(-\S+)?: error: pyxis: (couldn't start container|child \d+ failed)"
+)
+"""Lines by which srun, slurmstepd and pyxis report that a task ended. Its own last line has the reason."""
 EPOCH = {"SLURM_TIME_FORMAT": "%s"}
 """Makes Slurm's commands print seconds since the epoch. The default is local time without a time zone."""
 

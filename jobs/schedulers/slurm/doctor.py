@@ -10,6 +10,7 @@ import sysconfig
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from jobs import PROGRAM
 from jobs.checks.finding import Finding, Unchecked, examine
 from jobs.checks.host_checks import FOLDER, PYTHON, REACH, SUBMITIT, node_findings, silent_folder
 from jobs.checks.host_facts import (
+    PYTHON_VARIABLE,
     HostFacts,
     ProbeError,
     ProbeTimeout,
@@ -28,12 +30,14 @@ from jobs.checks.host_facts import (
     probe,
     probe_here,
 )
+from jobs.checks.rank_python import RankContainer, find
 from jobs.core.run_code import CODE_ROOT
 from jobs.fabric.description import Fabric, FabricKind
 from jobs.fabric.detect import detect
 from jobs.schedulers.inherited_variables import outside_job
 from jobs.schedulers.interface import Diagnosis, ProfileSelection
 from jobs.schedulers.site_profiles import resolve
+from jobs.schedulers.slurm import container
 from jobs.schedulers.slurm.cluster_checks import CHECKS
 from jobs.schedulers.slurm.facts import ClusterFacts, Config, Jobs, Node, Partition, QueuedJob, read_cluster
 from jobs.schedulers.slurm.profile import Profile
@@ -81,8 +85,8 @@ class SlurmDoctor:
         here: HostFacts | None = None
         try:
             here = probe_here(runs)
-            by_profile = profile.python is not None or profile.container is not None
-            rows = (*(() if by_profile else (*PYTHON, SUBMITIT)), *FOLDER, *REACH)
+            here = replace(here, rank_python=None if profile.container else here.rank_python)
+            rows = (*(() if profile.python else (*PYTHON, SUBMITIT)), *FOLDER, *REACH)
             findings += examine(rows, here, "this host")
         except ProbeTimeout as why:
             findings.append(silent_folder(runs, "this host", str(why)))
@@ -102,8 +106,8 @@ class SlurmDoctor:
             except ProbeError as why:
                 not_made.append(Unchecked("a node (--job)", str(why)))
         not_made += unchecked(facts, job=job)
-        if profile.container is not None:
-            not_made.append(Unchecked("Python in the container of the site profile", "run it on a node"))
+        if profile.container is not None and not job:
+            not_made.append(Unchecked("Python in the container of the site profile", "use --job"))
         return Diagnosis(_subject(facts, profile), here, cluster_json(facts), findings, not_made)
 
     def draft_profile(self) -> str:
@@ -136,27 +140,48 @@ def _refused_option(profile: Profile) -> list[Finding]:
 def _probe_node(facts: ClusterFacts, config: Config, profile: Profile, runs: Path) -> HostFacts:
     """Facts of a node that Slurm chooses by the site profile. Raises `ProbeError`."""
     has_gpus = any(node.gpu_count for node in Jobs(facts, config, profile, None).nodes)
+    environ = outside_job(os.environ)
     try:
         with locked_folder(runs) as folder:
             command = probe_command(profile, module_arguments(runs, folder), has_gpus=has_gpus)
-            return probe(command, outside_job(os.environ), timeout_s=_QUEUE_S + _RUN_S)
+            node = probe(command, environ, timeout_s=_QUEUE_S + _RUN_S)
     except OSError as error:
         raise ProbeError(f"{runs}: {error.strerror}") from None
+    if profile.container is None:
+        return node
+    job = {"python": environ.get(PYTHON_VARIABLE)}
+    image = RankContainer(image_command(profile, has_gpus=has_gpus))
+    return replace(node, rank_python=find(job, environ, is_trainer=False, container=image).problem)
 
 
 def probe_command(profile: Profile, arguments: list[str], *, has_gpus: bool) -> list[str]:
     """The srun of a job of one task on one processor, with one GPU where the partition has GPUs."""
+    return [*_srun(profile, has_gpus), *_after_setup(profile), profile.python or sys.executable, *arguments]
+
+
+def image_command(profile: Profile, *, has_gpus: bool) -> list[str]:
+    """The same job, for a command in the container of the profile."""
+    described, srun = profile.as_dict()["container"], _srun(profile, has_gpus)
+    if described["kind"] == "pyxis":
+        return [*srun, *container.of_pyxis(described, [CODE_ROOT])]
+    return [*srun, *_after_setup(profile), "apptainer", *container.of_apptainer(described, [CODE_ROOT])]
+
+
+def _after_setup(profile: Profile) -> list[str]:
+    """The start of a command that follows the set-up of the job."""
+    return ["bash", "-c", "\n".join([*job_setup(profile), 'exec "$@"']), "bash"]
+
+
+def _srun(profile: Profile, has_gpus: bool) -> list[str]:
     chosen = {name: getattr(profile, name) for name in _CHOICES}
     if has_gpus and profile.gpus != "none":
         one = f"{profile.gpu_type}:1" if profile.gpu_type else "1"
         chosen |= {"gres": f"gpu:{one}"} if profile.gpus == "gres" else {profile.gpus: one}
     options = [f"--{name}={value}" for name, value in chosen.items() if value is not None]
     extra = [f"--{name}" + ("" if value is True else f"={value}") for name, value in profile.srun.items()]
-    python = sys.executable if profile.container else profile.python or sys.executable
-    script = "\n".join([*job_setup(profile), 'exec "$@"'])
     shape = ["--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--mem=1G", "--time=5"]
     name = ["--job-name=doctor", f"--immediate={_QUEUE_S}", "--quiet"]
-    return ["srun", *shape, *name, *options, *extra, "bash", "-c", script, "bash", python, *arguments]
+    return ["srun", *shape, *name, *options, *extra]
 
 
 def _subject(facts: ClusterFacts, profile: Profile) -> str:

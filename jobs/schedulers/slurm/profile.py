@@ -11,7 +11,7 @@ import functools
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -189,16 +189,26 @@ class Variable(_Model):
 
 
 class Container(_Model):
-    """The container in which the ranks of a node run."""
+    """The container of the ranks. Agents run outside of it."""
 
     kind: Literal["pyxis", "apptainer"]
-    """`pyxis` passes the image to srun (`--container-image`); `apptainer`: srun runs `apptainer exec`."""
+    """`pyxis`: a step of srun with `--container-image`, which the ranks enter; `apptainer exec`."""
     image: _Path
     """Image of the container: a file, or a name that pyxis or apptainer resolves."""
     mounts: Annotated[tuple[_Mount, ...], BeforeValidator(_one_or_more)] = ()
-    """`SRC[:DST[:FLAGS]]`, besides the code and the runs, which are mounted at their paths on the host."""
+    """`SRC[:DST[:FLAGS]]`, besides the code, the sweep's folder and the working directory of a command."""
     arguments: Annotated[tuple[_Line, ...], BeforeValidator(_one_or_more)] = ()
     """Further arguments: of srun for `pyxis`; of `apptainer exec`, such as `--nv`, for `apptainer`."""
+
+    @field_validator("arguments")
+    @classmethod
+    def _check_arguments(cls, arguments: Sequence[str]) -> Sequence[str]:
+        for word in arguments:
+            if word in ("--pid", "-p", "--containall", "-C", "--compat"):
+                raise ValueError(
+                    f"{word} hides the processes of the ranks from the agent; --contain is allowed"
+                )
+        return arguments
 
 
 class Profile(_Model):
@@ -252,16 +262,16 @@ class Profile(_Model):
     """Shell lines that the batch script runs once, on the first node, after loading the modules. All nodes
     get the variables that they export."""
     node_setup: Annotated[tuple[_Shell, ...], BeforeValidator(_one_or_more)] = ()
-    """Shell lines (bash) that the task of each node runs before Python, in the container if there is one. The
-    ranks of the node get the variables that they export."""
+    """Shell lines (bash) that the task of each node runs before Python. The ranks of the node get the
+    variables that they export."""
     environment: dict[str, Variable] = {}
     """Variables of every rank, each with its reason; `job.env` of a config takes precedence."""
     idle_timeout_min: Annotated[PositiveFloat, Strict()] | None = None
     """Default of `job.idle_timeout_min`, by which a hang of a `command` is found."""
     python: _Path | None = None
-    """Python interpreter of the job; null: the one that submits, or `python3` in a container."""
+    """Python interpreter of the agents; null: the one that submits. `job.python` names that of the ranks."""
     container: Container | None = None
-    """Container in which the ranks run."""
+    """Container in which the ranks run, by default with its `python3` (`job.python`)."""
 
     @field_validator("sbatch", "srun")
     @classmethod

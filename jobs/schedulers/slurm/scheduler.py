@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import json
 import os
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -44,16 +43,6 @@ from jobs.schedulers.slurm.script import (
 if TYPE_CHECKING:
     from jobs.schedulers.slurm.executor import Backoff
 
-_CONSEQUENCE = re.compile(
-    r"^srun: (error: )?\S+: tasks? [\d,-]+: (Exited with|Terminated|Killed|exited abnormally)"
-    r"|^srun: (Terminating|Force Terminated|Job step aborted|First task exited|forcing|got SIG|StepId=)"
-    r"|^srun: (launch/slurm: )?_step_signal"
-    r"|^srun: error: Timed out waiting for job step"
-    r"|^(slurmstepd(-\S+)?|srun): error: \*\*\* (JOB|STEP) .* CANCELLED"
-    r"|^slurmstepd(-\S+)?: error: (spank: |Failed to invoke spank)"
-    r"|^slurmstepd(-\S+)?: error: pyxis: (couldn't start container|child \d+ failed)"
-)
-"""Lines by which srun, slurmstepd and pyxis report that a task ended. Its own last line has the reason."""
 _UNAVAILABLE = "no Slurm controller answers"
 
 
@@ -62,7 +51,7 @@ class SlurmScheduler(Scheduler):
 
     name = "slurm"
     title = "Slurm"
-    log_consequence = _CONSEQUENCE
+    log_consequence = commands.CONSEQUENCE
     accounting = "sacct"
 
     def __init__(self, selection: ProfileSelection | None = None, backoff: Backoff | None = None) -> None:

@@ -56,7 +56,7 @@ class ScriptFields:
     at_once: int | None = None
     """Largest number of tasks of the array at the same time."""
     folders: Sequence[Path] = ()
-    """Further folders that a container must have: those of a `command`."""
+    """Further folders that the ranks need: those of a `command`."""
     excluded_nodes: Sequence[str] = ()
     """Nodes to exclude besides those of the profile."""
 
@@ -67,7 +67,7 @@ def render(batch: ScriptFields) -> str:
     in_container = ":," if profile.container else ""
     for folder in (batch.logs, *(task.run_dir for task in tasks)):
         check_path("--runs", folder, in_container)
-    python = profile.python or ("python3" if profile.container else batch.python)
+    python = profile.python or batch.python
     if profile.python is None:  # else the profile was checked
         check_path("the Python that submits", Path(python))
     check_path("the code", batch.code, ":" + in_container)
@@ -84,7 +84,6 @@ def render(batch: ScriptFields) -> str:
         own = [":".join([kind, *job_ids]) for kind, job_ids in kinds.items() if job_ids]
         options["dependency"] = ",".join(map(str, filter(None, [*own, profile.sbatch.get("dependency")])))
     options |= {"kill-on-invalid-dep": "yes"} if batch.needs else {}  # else the job would wait for ever
-    folders = dict.fromkeys([batch.code, *(task.run_dir.parent for task in tasks), *batch.folders])
     return script_text(
         *directives(options | resources(batch.config, profile, batch.excluded_nodes) | options),
         "",
@@ -103,7 +102,6 @@ def render(batch: ScriptFields) -> str:
             str(nodes),
             str(_cpus(batch.config, profile)),
             profile,
-            [shlex.quote(str(folder)) for folder in folders],
             (f"{shlex.quote(python)} -m {_TASK}", '"$run" --submission "$submission"'),
             after_first_end_s(batch.config),
         ),
@@ -167,8 +165,7 @@ def render_report(
         "open-mode": "append",
         **_site(profile, "partition", "account", "qos", "reservation", "wckey"),
     }
-    # `python` of a profile with a container is a path in the image; this job runs without a container.
-    python = python if profile.container else profile.python or python
+    python = profile.python or python
     # Without `command`, the shell would read a path with `=` as an assignment.
     run = f"command {shlex.join([python, *command])}"
     return script_text(*directives(options), "", *job_setup(profile), *_mail(profile), run)
@@ -323,9 +320,7 @@ def node_setup(profile: Profile) -> list[str]:
     ]
 
 
-def launch(
-    nodes: str, cpus: str, profile: Profile, folders: Sequence[str], task: Sequence[str], wait_s: int
-) -> list[str]:
+def launch(nodes: str, cpus: str, profile: Profile, task: Sequence[str], wait_s: int) -> list[str]:
     """Lines that start an agent on each node, and a step after a failure. Only `profile` is not quoted.
 
     `task` is the command of an agent and its arguments. srun ends agents `wait_s` seconds after the first.
@@ -351,7 +346,7 @@ def launch(
         "# After one node fails, the other nodes have time to record how they ended.",
         "# srun runs in the foreground: Slurm's signals go to the agents.",
         "# Signals are ignored while Python starts, until the agent has installed its handlers.",
-        _srun([*agents, wait], profile, folders, f"{command} {arguments}") + " && exit",
+        _srun([*agents, wait], profile, f"{command} {arguments}") + " && exit",
         "status=$?",
         "",
         "# If srun or the agent of node 0 was killed, the attempt is open. This step closes the attempt",
@@ -359,41 +354,23 @@ def launch(
         _srun(
             [one_task, f"{overlap} --mem=0"],
             profile,
-            folders,
             f"{command} --after-failure {arguments}",
         )
         + " || exit $status",
     ]
 
 
-def _srun(options: Sequence[str], profile: Profile, folders: Sequence[str], task: str) -> str:
-    """A command that runs `task` under srun, in the container of the profile if it has one."""
+def _srun(options: Sequence[str], profile: Profile, task: str) -> str:
+    """A command that runs `task` under srun."""
     extra = (f"--{name}" + ("" if value is True else f"={value}") for name, value in profile.srun.items())
     lines = ["srun", *options, *filter(None, [shlex.join(extra)])]
-    if profile.container is not None and profile.container.kind == "apptainer":
-        # apptainer starts slowly, too, and resets signals to their defaults for its child
-        lines.append(_IGNORE_SIGNALS)
     prefix = 'bash -c "$node_setup" bash' if profile.node_setup else _IGNORE_SIGNALS
-    lines += [*_container(profile, folders), prefix, task]
+    lines += [prefix, task]
     return " \\\n  ".join(lines)
 
 
 _IGNORE_SIGNALS = """sh -c 'trap "" USR1 USR2 TERM; exec "$@"' sh"""
 """Prefix of a command that ignores these signals."""
-
-
-def _container(profile: Profile, folders: Sequence[str]) -> list[str]:
-    """Arguments that run the rest of the command in a container, with code and runs at their host paths."""
-    container = profile.container
-    if container is None:
-        return []
-    mounts = [f"{folder}:{folder}" for folder in folders] + [shlex.quote(mount) for mount in container.mounts]
-    arguments = [shlex.quote(argument) for argument in container.arguments]
-    image = shlex.quote(container.image)
-    if container.kind == "pyxis":
-        return [" ".join([f"--container-image={image} --container-mounts={','.join(mounts)}", *arguments])]
-    bound = " ".join(f"--bind {mount}" for mount in mounts)
-    return [" ".join(["apptainer exec", bound, *arguments, image])]
 
 
 def script_text(*lines: str) -> str:

@@ -49,7 +49,7 @@ def script_of_checkout(config: Mapping[str, Any], profile: Profile = GENERIC) ->
         "# run` differ in the path of the code and in the run that they start.",
     )
     head = [*_head("jobs/train.sbatch", "my.yaml"), *origin]
-    return _text(head, config, profile, _CODE_AROUND, ['"$code"', '"$PWD"'])
+    return _text(head, config, profile, _CODE_AROUND)
 
 
 def script_of_python(config: Mapping[str, Any], profile: Profile, python: str, code: Path | None) -> str:
@@ -67,8 +67,7 @@ def script_of_python(config: Mapping[str, Any], profile: Profile, python: str, c
         "export PYTHONSAFEPATH=1",
     ]
     lines += [f"export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}"] if code else []
-    folders = [*([shlex.quote(str(code))] if code else []), '"$PWD"']
-    return _text(_head("train.sbatch", "config.yaml"), config, profile, lines, folders)
+    return _text(_head("train.sbatch", "config.yaml"), config, profile, lines)
 
 
 def _head(file: str, config: str) -> list[str]:
@@ -88,7 +87,6 @@ def _text(
     config: Mapping[str, Any],
     profile: Profile,
     code: Sequence[str],
-    folders: Sequence[str],
 ) -> str:
     return script_text(
         *head,
@@ -103,7 +101,6 @@ def _text(
             '"$SLURM_JOB_NUM_NODES"',
             '"$SLURM_CPUS_PER_TASK"',
             profile,
-            folders,
             ('"$python" -m jobs.submission.sbatch_entry', '"$@"'),
             after_first_end_s(config),
         ),
