@@ -42,6 +42,9 @@ class CommandStop:
         self._planned: tuple[str, float] = ("deadline", time_limit)
         self._begun = False
         self._signalled: set[int] = set()
+        """Processes that were signalled, and those above them, which may have more to do."""
+        self._stopped: set[int] = set()
+        """Processes of the command that handle the signal, or whose ranks do."""
 
     def wait_s(self, most_s: float) -> float:
         """Seconds until the stop that is planned, at most `most_s`."""
@@ -75,16 +78,16 @@ class CommandStop:
         self._begun = True
 
     def signal_processes(self, started: Sequence[int]) -> None:
-        """Signal each of the processes of the command once (`targets`)."""
-        if not self._begun:
-            return
-        for pid in started:
-            if pid not in self._signalled:
-                self._signalled.add(pid)
-                for target in targets(pid, self._signal):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(target, self._signal)
-                        log_line(f"{self._signal.name} to process {target} of the command")
+        """Signal the `targets` of each of the processes of the command once, and what a shell script starts
+        after one that the signal ends, such as a preparation of the data."""
+        for pid in {*started} - self._stopped if self._begun else ():
+            for target in {*targets(pid, self._signal)} - self._signalled:
+                self._signalled.update(processes.lineage(target, pid))
+                if processes.handles(target, self._signal):
+                    self._stopped.add(pid)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(target, self._signal)
+                    log_line(f"{self._signal.name} to process {target} of the command")
 
 
 def command_processes(launcher: int, memory: Path) -> list[int]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,14 @@ import pytest
 
 from disttrain.records import shared_folder
 from disttrain.records.run_directory import Attempt, RunDir
+from jobs.core.processes import children_of, handles
 from jobs.node import ending, peers, torchrun
 from jobs.node.allocation import NodeContext, jittered
-from jobs.node.command_stop import CommandStop
+from jobs.node.command_stop import CommandStop, is_rank
 from jobs.node.peers import LISTED_EVERY_S, PeerWatch
+from tests.support.jobs import wait_until
+
+WAITS = "while :; do sleep 0.01; done"
 
 
 @pytest.fixture
@@ -191,3 +197,43 @@ def test_the_other_nodes_follow_the_first_one_that_was_warned(attempt):
     warned.begin("preempted")
     assert warned.requested(None) is None
     assert stop_of(attempt, 1).requested(recorded(attempt)) == ("a request to stop", "preempted")
+
+
+def name_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+@pytest.mark.parametrize(
+    ("lines", "printed"),
+    [
+        ("sleep 600; echo one; sleep 600; echo two", "one\ntwo\n"),
+        (f"""sh -c 'trap "exit 0" TERM; {WAITS}' && sleep 0.3 && echo left""", "left\n"),
+        (f"""sleep 600; sh -c 'trap "exit 0" TERM; {WAITS}' && sleep 0.3 && echo left""", "left\n"),
+    ],
+    ids=["no handler", "training", "preparation"],
+)
+def test_a_stop_reaches_a_shell_script_up_to_a_program_that_handles_it(lines, printed, attempt):
+    stop = stop_of(attempt)
+    with subprocess.Popen(["bash", "-c", lines], stdout=subprocess.PIPE, text=True) as shell:
+        first = lines.split()[0]
+        wait_until(lambda: [name_of(pid) for pid in children_of(shell.pid)] == [first])
+        wait_until(lambda: first == "sleep" or handles(children_of(shell.pid)[0], signal.SIGTERM))
+        stop.signal_processes([shell.pid])  # nothing before the stop
+        stop.begin("preempted")
+        wait_until(lambda: stop.signal_processes([shell.pid]) or shell.poll() is not None)
+        assert shell.communicate() == (printed, None)
+
+
+def test_a_launcher_whose_rank_was_stopped_is_left_to_end(attempt, tmp_path):
+    stop, go = stop_of(attempt), tmp_path / "go"
+    then = f"trap 'exit 9' TERM; echo ready; until [ -e {shlex.quote(str(go))} ]; do sleep 0.05; done"
+    words = ["sh", "-c", f"LOCAL_RANK=0 sleep 600; {then}"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as launcher:
+        wait_until(lambda: any(map(is_rank, children_of(launcher.pid))))
+        stop.begin("preempted")
+        stop.signal_processes([launcher.pid])
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == "ready\n"
+        stop.signal_processes([launcher.pid])
+        go.touch()
+        assert launcher.wait() == 0
