@@ -17,6 +17,7 @@ from disttrain.records.run_json import fill, ranks_per_node
 from jobs.cli.command_output import add_json, print_error, print_warning
 from jobs.cli.formatting import count, plain, size, some_of, table
 from jobs.cli.progress_bar import progress
+from jobs.cli.report import missing
 from jobs.cli.submitting import DRY_RUN, EXIT_RUNS_MISSING, cost_bound, limit_lines, total_cost
 from jobs.core import code_copy, environment, run_code
 from jobs.node.launch import launch_command
@@ -78,7 +79,7 @@ def print_dry_run(
             memory_text(runs),
             _environment_text(runs, plan.root.absolute() / plan.sweep),
             _commands_text(runs) if scheduler.one_machine else _scripts_text(scripts, scheduler, every=every),
-            "after the runs, a small job would write the report (--no-report submits none)" * reports,
+            _report_text() * reports,
             DRY_RUN,
         ]
         print("\n\n".join(filter(None, parts)))
@@ -106,6 +107,12 @@ def _added_runs(plan: Plan, starting: Sequence[dict[str, Any]], scheduler: Sched
 def _existing_or_planned(action: Action, root: Path) -> RunState:
     key = action.plan.config_key if action.plan else None
     return action.state or RunState(RunDir(root / action.sweep / action.name), "planned", config_key=key)
+
+
+def _report_text() -> str:
+    if line := missing():
+        return f"no report would be written: {line}"
+    return "after the runs, a small job would write the report (--no-report submits none)"
 
 
 def _plans(
