@@ -142,6 +142,11 @@ class Run:
         return None if load is None else load / metrics.cpu_count
 
     @property
+    def packed(self) -> int:
+        """Runs in its job, side by side on one node."""
+        return self.record.runs_per_job if self.record else 1
+
+    @property
     def one_machine(self) -> bool:
         """Whether its nodes are several parts of one machine."""
         return bool(self.attempts) and self.attempts[-1].one_machine

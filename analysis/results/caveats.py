@@ -37,7 +37,13 @@ ALIKE: Mapping[str, Callable[[Study, Run], Any]] = {
     "versions of torch": lambda study, run: run.metrics and run.metrics.torch,
     "warm-up steps": lambda study, run: run.metrics and run.metrics.warmup_steps,
     "hashes of the code": lambda study, run: run.code_hash,
-    "machines": lambda study, run: "shared with other runs" if run.path in study.overlap_s else "alone",
+    "machines": lambda study, run: (
+        f"shared by the {run.packed} runs of a job"
+        if run.packed > 1
+        else "shared with other runs"
+        if run.path in study.overlap_s
+        else "alone"
+    ),
 }
 """Properties that are equal in runs whose speeds are compared, by their names in a sentence."""
 SPEED_UP_MARGIN = 1.05
@@ -131,7 +137,12 @@ _ROWS = (
         lambda study, run, of: of.oversubscribed * of.world_size,
         forbids="transfer advice",
     ),
-    _Row("overlaps", lambda study, run, of: study.overlap_s.get(run.path), forbids="transfer advice"),
+    _Row("packed", lambda study, run, of: run.packed - 1, forbids="transfer advice"),
+    _Row(
+        "overlaps",
+        lambda study, run, of: run.packed == 1 and study.overlap_s.get(run.path),
+        forbids="transfer advice",
+    ),
     _Row("other load", lambda study, run, of: _above(run.busy_share, OTHER_LOAD), forbids="transfer advice"),
     _Row("late emulation", lambda study, run, of: _above(_late_share(of), LATE_SHARE)),
     _Row("pre-flight", lambda study, run, of: run.preflight.get("preflight") == "warned"),

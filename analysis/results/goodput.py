@@ -45,7 +45,7 @@ class JobTime:
     """Seconds of a run in each class; they sum to `whole_s`."""
 
     seconds: dict[JobClass, float]
-    devices: int
+    devices: float
     """GPUs held by the run, or ranks where it had none."""
     placed: bool
     """Whether the steps' position in time is on record. Otherwise the last step of each attempt ends

@@ -55,7 +55,7 @@ NEEDED = ("compute_s", "optimizer_s")
 """Phases that cannot be removed: only the part beyond the base's prediction counts."""
 _MOST = 0.999
 """Share of the step whose ceiling is the highest that is stated."""
-OTHER_WORK = ("overlaps", "other load")
+OTHER_WORK = ("packed", "overlaps", "other load")
 """Kinds of caveat on other runs and other processes that were at work on the nodes."""
 SMALL = 0.1
 """Sized causes below this share of the loss are counted in the rest."""

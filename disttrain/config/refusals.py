@@ -142,6 +142,7 @@ REFUSALS: Sequence[Rule] = (
         "the run has no such rank; use at most {}",
         lambda c: max(c.profile.ranks, default=0) >= c.world_size and str(c.world_size - 1),
     ),
+    Rule("resources.runs_per_node!=1 resources.nodes!=1", "only runs of one node share a job; use 1"),
     # --- strategies
     Rule(
         f"parallel.strategy=single {_RANKS}",

@@ -89,6 +89,8 @@ WARNINGS = (
         "checkpoint.best checkpoint.every_steps=null checkpoint.every_s=null|0",
         "it needs checkpoint.every_steps or checkpoint.every_s",
     ),
+    Rule("resources.share_gpus resources.runs_per_node=1", "it needs resources.runs_per_node above 1"),
+    Rule("resources.share_gpus resources.device=cpu|shared", "it needs resources.device=cuda or auto"),
     Rule("data.prefetch data.workers=0", "it needs data.workers of at least 1"),
     Rule("profile.ranks profile.steps=null", "it needs profile.steps"),
     Rule(  # the mode turns CUDA graphs on, and nothing else

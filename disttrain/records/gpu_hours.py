@@ -32,8 +32,8 @@ class StartGpuHours(Record):
     ended: str
     """UTC, ISO 8601; of a start without a recorded end, the time of its last record."""
     elapsed_s: float
-    devices: int
-    """GPUs it held, or ranks where it had no GPU."""
+    devices: int | float
+    """GPUs it held, or ranks where it had no GPU. Runs that share GPUs have equal parts of them."""
 
 
 class RunGpuHours(Record):
@@ -80,7 +80,7 @@ def read(
 
 def from_attempts(
     attempts: Sequence[Mapping[str, Any]],
-    devices: int,
+    devices: float,
     unit: Unit,
     last_progress: tuple[int, str] | None = None,
 ) -> RunGpuHours:
@@ -136,12 +136,15 @@ def bound_hours(record: Mapping[str, Any], unit: Unit) -> float | None:
         return None
 
 
-def devices_of(record: Mapping[str, Any], unit: Unit) -> int:
+def devices_of(record: Mapping[str, Any], unit: Unit) -> float:
     """Number of GPUs of a run whose hours have this unit, or of ranks where it has no GPU."""
     config = record["config"]
     resources = config["resources"]
     of_node = resources["gpus_per_node"] if unit == "GPU-hours" else ranks_per_node(config)
-    return int(resources["nodes"]) * int(of_node)
+    devices = int(resources["nodes"]) * int(of_node)
+    if unit == "GPU-hours" and resources.get("share_gpus"):
+        return devices / int(record.get("runs_per_job", 1))
+    return devices
 
 
 def unit_of(record: Mapping[str, Any], device: str | None) -> Unit:

@@ -113,6 +113,8 @@ class RunRecord(Record):
     """Nodes that the submission excluded, of the exclusion list of the runs folder."""
     follows: str | None = None
     """The run of the sweep that `job.on_done` or `job.on_checkpoint` submitted this one for."""
+    runs_per_job: int = 1
+    """Runs in its job, side by side on one node."""
     provenance: Provenance
     ingested: Ingested | None = None
     """Origin of a run that `disttrain ingest` made of a table; null for a run that this program measured."""

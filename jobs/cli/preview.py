@@ -297,7 +297,7 @@ def differences_text(scripts: Sequence[ScriptPreview]) -> str:
 
 
 def _title(script: ScriptPreview) -> str:
-    return script.runs[0] if len(script.runs) == 1 else f"array of {some_of(script.runs)}"
+    return script.runs[0] if len(script.runs) == 1 else f"runs {some_of(script.runs)}"
 
 
 _PARTS = ("parameters", "gradients", "optimizer", "communication", "activations", "total")

@@ -131,6 +131,11 @@ def write_cancel(run: RunDir, number: int, user: str, host: str) -> None:
     write_json(entry(run, number).path("cancel"), {"user": user, "host": host, "time": utc_now()})
 
 
+def is_cancelled(run: RunDir, number: int) -> bool:
+    """Whether a user cancels a submission. Lists the folder: a client of NFS caches that a file is absent."""
+    return any("cancel" in (each.parts or ()) for each in entries(run) if each.number == number)
+
+
 def unmet_need(run: RunDir, number: int) -> tuple[RunDir, str] | None:
     """The first run that must be done before this submission starts, and is not, with a message in one line;
     None if all are."""

@@ -22,6 +22,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.checks.rank_python import RankContainer
 from jobs.core import requeue_policy
 from jobs.core.journal import utc_now
+from jobs.core.packing import Packing
 
 LOOPBACK = "127.0.0.1"
 WARNING_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
@@ -150,6 +151,8 @@ class CurrentAllocation(Allocation):
     nodes: int
     gpus_on_node: str | None
     """As the scheduler has it; None where it counts no GPUs."""
+    processors: int | None
+    """Of the job on this node, as the scheduler counts them."""
     step: str
     """Tells the starts of a job apart, and jobs that got the same id."""
     submit_folder: Path
@@ -175,6 +178,8 @@ class NodeContext:
     """Names of all nodes of the job, in rank order."""
     allocation: Allocation | None
     """None in a job that a supervisor runs on one machine."""
+    packing: Packing | None = None
+    """The other runs of the job; None without any."""
 
     @property
     def restart(self) -> int:

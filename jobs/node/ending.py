@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Mapping
 
@@ -18,6 +19,7 @@ from jobs.core import hook, journal, requeue_policy
 from jobs.core.attempt import close_attempt, failed_hosts, is_current, record_requeue_failure
 from jobs.core.classify_exit import ExitStatus, is_communication_error
 from jobs.core.exit_evidence import is_rank_killed, read_rank_errors
+from jobs.core.packing import Packing
 from jobs.node import peers
 from jobs.node.allocation import (
     Allocation,
@@ -39,6 +41,8 @@ which srun ends the other tasks of a step whose first task has ended is longer."
 _BEYOND_TIMEOUT_S = 30.0
 _BEFORE_END_S = 30.0
 """Time in which node 0 closes the attempt and requeues the job, before the job's time ends."""
+_FIRST_CLAIM_S = 120.0
+"""Time in which the agents of the other runs of a job have started, if ever."""
 _LEAST_WAIT_S = 5.0
 """Time for the record of a healthy node, where less than `_BEFORE_END_S` is left."""
 
@@ -134,20 +138,25 @@ def request_requeue(
 ) -> int:
     """Requeue the job of a closed attempt, unless the scheduler has, to start after `delay_s`; the exit code.
 
-    Tries end after `REQUEUE_TIMEOUT_S`, or with the job's time.
+    The other runs of the job end first. Tries end after `REQUEUE_TIMEOUT_S`, or with the job's time.
     """
     allocation = node.allocation
     assert allocation is not None
+    is_requeued = result is not None and result.requeued
+    if node.packing and not is_requeued:
+        try:
+            end = result.job_end if result else None
+            _wait_for_other_runs(node, attempt, node.packing, end or allocation.end_time())
+        except JobEnded as ended:
+            if not ended.requeued:
+                return _not_requeued(node, attempt)
+            is_requeued = True
     until = time.time() + REQUEUE_TIMEOUT_S
     if result is not None and result.job_end is not None:
         until = min(until, result.job_end - _MARGIN_S)
-    if result is None or not result.requeued:
+    if not is_requeued:
         if not allocation.requeue(until, lambda: is_current(node.run, attempt)):
-            if not is_current(node.run, attempt):
-                return superseded()
-            record_requeue_failure(node.run, attempt)
-            _call_hook(node, attempt)
-            return requeue_policy.EXIT_NOT_REQUEUED
+            return _not_requeued(node, attempt)
         log_line(f"job {allocation.job_id} will be started again")
     if delay_s:
         allocation.delay_start(delay_s)
@@ -155,6 +164,31 @@ def request_requeue(
     if formerly:
         allocation.exclude(recently, formerly, node.run.script)
     return requeue_policy.EXIT_DONE
+
+
+def _not_requeued(node: NodeContext, attempt: Attempt) -> int:
+    if not is_current(node.run, attempt):
+        return superseded()
+    record_requeue_failure(node.run, attempt)
+    _call_hook(node, attempt)
+    return requeue_policy.EXIT_NOT_REQUEUED
+
+
+def _wait_for_other_runs(node: NodeContext, attempt: Attempt, packing: Packing, end: float | None) -> None:
+    """Wait until no other run of the job is at work, or until shortly before the `end` of the job's time.
+
+    Raises `JobEnded`.
+    """
+    began = time.time()
+    within_s = math.inf if end is None else end - _BEFORE_END_S - began
+    log_line("the job starts again once its other runs have ended")
+
+    def ended() -> bool | None:
+        is_early = time.time() < began + _FIRST_CLAIM_S
+        is_waiting = packing.has_others_at_work(node.run, node.restart, unclaimed=is_early)
+        return not is_waiting or not is_current(node.run, attempt) or None
+
+    poll_until(ended, within_s, node.allocation)
 
 
 def _call_hook(node: NodeContext, attempt: Attempt) -> None:

@@ -22,12 +22,19 @@ from disttrain.errors import message_of
 from disttrain.records.heartbeat import stop_request_path
 from disttrain.records.json_files import create_exclusive, read_json_or_none
 from disttrain.records.run_directory import Attempt
-from jobs.core import processes
+from jobs.core import journal, processes
 from jobs.core.rank_positions import SCRIPT, describe_hang
 from jobs.core.signals import wait_for_signal
 from jobs.fabric.description import Gpu
 from jobs.node import hang, peers
-from jobs.node.allocation import TERMINATION_SIGNALS, WARNING_SIGNALS, AllocationFacts, NodeContext, log_line
+from jobs.node.allocation import (
+    TERMINATION_SIGNALS,
+    WARNING_SIGNALS,
+    Allocation,
+    AllocationFacts,
+    NodeContext,
+    log_line,
+)
 from jobs.node.command_stop import CommandStop, command_processes
 
 if TYPE_CHECKING:
@@ -156,6 +163,7 @@ class _TorchrunMonitor:
                 self._handle_signal(received)
             elif self._child not in ended:
                 self._check_peers()
+                self._check_cancel()
                 self._watch_command()
                 self._check_hang()
                 self._check_exit_barrier()
@@ -216,10 +224,21 @@ class _TorchrunMonitor:
         if self._allocation is None or self._external is not None:
             return
         self._requeued = facts.restarts > self._allocation.restart
-        self._external = self._external_cause(facts)
-        log_line(f"{self._external[0]}: {self._external[1]}")
-        self._request_stop("end of the job")
-        self._kill_within(max(1.0, self._allocation.kill_wait_s() - _KILL_MARGIN_S))
+        self._end_run(self._external_cause(facts), "end of the job", self._allocation)
+
+    def _check_cancel(self) -> None:
+        """End a run that a user cancels, and whose job goes on with its other runs."""
+        node = self._torchrun.node
+        if node.packing is None or node.allocation is None or self._external is not None:
+            return
+        if journal.is_cancelled(node.run, node.submission):
+            self._end_run(("cancelled", "cancelled by a user"), "cancel", node.allocation)
+
+    def _end_run(self, external: tuple[str, str], reason: str, allocation: Allocation) -> None:
+        self._external = external
+        log_line(f"{external[0]}: {external[1]}")
+        self._request_stop(reason)
+        self._kill_within(max(1.0, allocation.kill_wait_s() - _KILL_MARGIN_S))
 
     def _external_cause(self, facts: AllocationFacts | None) -> tuple[str, str]:
         if self._requeued and self._allocation is not None:

@@ -80,12 +80,15 @@ class Submission:
     """Identifies the batch at the scheduler when the receipt is lost. Empty for a job submitted by hand."""
     index: int | None = None
     """Array task; None where the batch is one job."""
+    place: int | None = None
+    """Place among the runs of one job (`jobs.core.packing`); None for a run that has its job alone."""
 
     @classmethod
     def announced(cls, run: RunDir, number: int) -> Submission:
         """A submission as its journal has it."""
         intent = journal.entry(run, number).read("intent") or {}
-        return cls(run, number, str(intent.get("handle") or ""), intent.get("index"))
+        tag, index, place = str(intent.get("handle") or ""), intent.get("index"), intent.get("place")
+        return cls(run, number, tag, index, place)
 
 
 def submission_tag(run: RunDir, number: int) -> str:
@@ -96,7 +99,7 @@ def submission_tag(run: RunDir, number: int) -> str:
 
 @dataclass(frozen=True)
 class Batch:
-    """Runs that are submitted together: a job, or an array of jobs."""
+    """Runs that are submitted together: a job, or an array of jobs, each of one run or of several."""
 
     submissions: Sequence[Submission]
     record: Mapping[str, Any]
@@ -109,6 +112,8 @@ class Batch:
     `after`, no effect where jobs run one at a time: each start looks at these runs itself."""
     at_once: int | None = None
     """Largest number of these runs that may run at the same time; None: all of them."""
+    runs_per_job: int = 1
+    """Runs of each job, side by side on its node."""
 
     @property
     def name(self) -> str:
@@ -201,6 +206,8 @@ class Scheduler(ABC):
     one_machine: bool = False
     """Whether jobs are processes of the submitting host, one at a time, and all nodes of a job are this
     host."""
+    packs: bool = False
+    """Whether one job can have several runs (`resources.runs_per_node`)."""
     log_consequence: re.Pattern[str] = re.compile("(?!)")  # matches no line
     """Lines of a batch log that report the consequence of a failure, not its reason."""
     accounting: Literal["sacct"] | None = None
@@ -243,8 +250,10 @@ class Scheduler(ABC):
     def cancel(self, jobs: Mapping[str, str | None]) -> dict[str, str]:
         """End these jobs, pending or running; return without waiting for their end.
 
-        `jobs` has the submission tag of each job id; None for a job that was not submitted with a tag.
-        Returns the reason, one line, for each job that goes on. A job that has already ended is no failure.
+        `jobs` has the submission tag of each job id; None for a job that was not submitted with a tag. It has
+        all runs of a job that have not ended. Returns the reason, one line, for each job that goes on. A job
+        that has already ended is no failure.
+
         Raises `ConfigError` when the scheduler does not answer.
         """
 

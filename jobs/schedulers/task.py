@@ -18,19 +18,24 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from disttrain.errors import ConfigError
+from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
 from jobs.core import processes, requeue_policy
+from jobs.core.packing import Packing
 from jobs.node import agent, ending
 from jobs.node.allocation import CurrentAllocation, NodeContext
 from jobs.schedulers import inherited_variables
 
 
-def current_allocation(environ: Mapping[str, str] = os.environ) -> CurrentAllocation:
-    """The job that this process belongs to. Raises `ConfigError` outside of any."""
+def current_allocation(
+    environ: Mapping[str, str] = os.environ, place: int | None = None
+) -> CurrentAllocation:
+    """The job that this process belongs to, for the run at this place of it. Raises `ConfigError` outside of
+    any."""
     if "SLURM_JOB_ID" in environ:
         from jobs.schedulers.slurm.allocation import SlurmAllocation
 
-        return SlurmAllocation(environ)
+        return SlurmAllocation(environ, place)
     raise ConfigError("this process is in no job: SLURM_JOB_ID is not set")
 
 
@@ -45,7 +50,11 @@ def main(argv: list[str] | None = None) -> int:
         help="close the attempt of agents that were killed, and requeue",
     )
     args = parser.parse_args(argv)
-    allocation = current_allocation()
+    run = RunDir(args.run_dir.absolute())
+    packing = Packing.of(run, args.submission)
+    allocation = current_allocation(place=packing.place if packing else None)
+    if packing and (record := read_json_or_none(run.run_json)):
+        packing.take_share(record["config"]["resources"], allocation.processors)
     hosts, command = allocation.hosts(), allocation.node_list_command
     if hosts is None:
         why = "does not list the nodes of this job" if shutil.which(command) else "is not installed"
@@ -59,7 +68,7 @@ def main(argv: list[str] | None = None) -> int:
         return requeue_policy.EXIT_LAUNCH_FAILED
     for name in inherited_variables.command_inputs(os.environ):
         del os.environ[name]  # they set options of Slurm commands that ranks may call
-    node = NodeContext(RunDir(args.run_dir.absolute()), args.submission, rank, hosts, allocation)
+    node = NodeContext(run, args.submission, rank, hosts, allocation, packing)
     return ending.close_abandoned(node) if args.after_failure else agent.run_agent(node)
 
 

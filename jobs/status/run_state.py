@@ -68,7 +68,7 @@ class RunFields:
     cluster: str | None = None
     """Name of the scheduler, as of `--cluster`."""
     job_id: str | None = None
-    """Job of the newest submission."""
+    """Job of the newest submission; `7/2` is the third run of job 7, in which several run side by side."""
     attempt: int | None = None
     """Number of the newest attempt, from 0."""
     attempts: int = 0

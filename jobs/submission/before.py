@@ -10,7 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from disttrain.config.sections.compute import KNOWN_BACKENDS
 from disttrain.config.without_effect import options_without_effect
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError
 from disttrain.records.checkpoint import refuse_missing
-from disttrain.records.run_json import differs_by_run, has_placeholder
+from disttrain.records.json_files import read_json_or_none
+from disttrain.records.run_json import asks_for_gpus, differs_by_run, has_placeholder
 from jobs import PROGRAM
 from jobs.core.code_copy import script_file
 from jobs.core.run_code import CODE_ROOT
@@ -28,6 +29,7 @@ from jobs.fabric.lint import FindingSeverity, lint
 from jobs.fabric.registry import registry
 from jobs.fabric.settings import Setting
 from jobs.schedulers.interface import Scheduler
+from jobs.submission.decide import Action
 from jobs.submission.prepare import nodes_to_exclude
 from sweeps.expand import RunPlan
 
@@ -57,7 +59,37 @@ def warnings_for(
             f"telemetry.warmup_steps={most}"
         )
     lines += [*options_without_effect(run.config for run in sweep), *_shared_directory(sweep)]
+    packed = [run for run in runs if run.config.resources.runs_per_node > 1]
+    if packed and not scheduler.packs:
+        lines.append(
+            f"{_names(packed)}: resources.runs_per_node has no effect: {scheduler.title} runs one at a time"
+        )
     return [*lines, *check_plug_ins(runs), *unchecked_start_from(runs, root, scheduler)]
+
+
+def check_packing(actions: Iterable[Action], scheduler: Scheduler, most_running: int | None) -> None:
+    """Raise `ConfigError` for runs that start and cannot share a node as `resources.runs_per_node` says."""
+    for action in actions if scheduler.packs else ():
+        record = read_json_or_none(action.state.run.run_json) if action.state and not action.plan else None
+        config = action.plan.config.as_dict() if action.plan else (record or {}).get("config", {})
+        resources = config.get("resources", {})
+        runs = resources.get("runs_per_node", 1)
+        if not action.submits or runs == 1:
+            continue
+        if most_running is not None:
+            raise ConfigError(
+                f"resources.runs_per_node={runs}: the runs of a job run at the same time; leave out "
+                "--max-running and --serial, or use resources.runs_per_node=1"
+            )
+        profile, gpus = scheduler.profile(action.profile), resources["gpus_per_node"]
+        if profile is None or resources["share_gpus"] or not asks_for_gpus(resources["device"]):
+            continue
+        if profile.gpus_per_node and runs * gpus > profile.gpus_per_node:
+            raise ConfigError(
+                f"resources.runs_per_node={runs} with resources.gpus_per_node={gpus}: a node has "
+                f"{profile.gpus_per_node} GPUs (profile {profile.name}), for at most "
+                f"{max(1, profile.gpus_per_node // gpus)} runs"
+            )
 
 
 def excluded_nodes_warning(root: Path, scheduler: Scheduler) -> list[str]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import getpass
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 
 from disttrain.errors import is_access_denied
+from disttrain.records.run_directory import RunDir
 from jobs.core import journal
+from jobs.core.packing import Packing
 from jobs.core.processes import host
 from jobs.schedulers.interface import Scheduler, is_submitted_to
 from jobs.status.refresh import refresh
@@ -41,7 +43,15 @@ def cancel_runs(
     if dry_run:
         return here, failures
     recorded = {state.run.path: state.submission for state in here if _record_cancel(state)}
-    refused = scheduler.cancel({state.job_id: state.job_comment for state in here if state.job_id})
+    ending = {state.run.path for state in here}
+    beside = {state.run.path: _goes_on_beside(state, ending) for state in here}
+    jobs = {state.job_id: state.job_comment for state in here if state.job_id and not beside[state.run.path]}
+    refused = scheduler.cancel(jobs)
+    refused |= {
+        str(state.job_id): f"only the owner can cancel it alone: {other.name} is in the same job"
+        for state in here
+        if (other := beside[state.run.path]) and state.run.path not in recorded
+    }
     cancelled = []
     for state in here:
         number = recorded.get(state.run.path)
@@ -55,6 +65,17 @@ def cancel_runs(
             waited = "while it waited to be started again" if state.claimed else "before it started"
             journal.revoke(state.run, number, "cancelled", f"cancelled {waited}", starts=state.starts)
     return cancelled, failures
+
+
+def _goes_on_beside(state: RunState, ending: Container[Path]) -> RunDir | None:
+    """A run of the same job that is not cancelled: the job goes on, and the agent of this run ends it."""
+    packing = None if state.submission is None else Packing.of(state.run, state.submission)
+    if packing is None:
+        return None
+    for run, number in packing.others(state.run).items():
+        if run.path not in ending and (other := read_state(run)).active and other.submission == number:
+            return run
+    return None
 
 
 def _record_cancel(state: RunState) -> bool:

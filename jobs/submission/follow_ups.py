@@ -71,7 +71,7 @@ def _planned(
     words = [re.sub(r"\{(\w+)\}", lambda match: texts.get(match[1], match[0]), word) for word in command]
     job = config.job.model_dump(mode="json")
     job |= {"on_done": (), "on_checkpoint": (), "time_limit_min": job["follow_up_limit_min"]}
-    shape = {"nodes": 1, "gpus_per_node": config.job.follow_up_gpus}
+    shape = {"nodes": 1, "gpus_per_node": config.job.follow_up_gpus, "runs_per_node": 1, "share_gpus": False}
     resources = config.resources.model_dump(mode="json") | shape
     made = Config.model_validate({"command": words, "resources": resources, "job": job})
     key = hash_values({**keyed_values(made), "follows": config_key})

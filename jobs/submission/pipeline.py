@@ -22,7 +22,7 @@ from jobs.status.refresh import refresh
 from jobs.status.run_folders import annotate
 from jobs.status.run_state import RunState, read_runs, read_states
 from jobs.submission import report_job
-from jobs.submission.before import excluded_nodes_warning, warnings_for
+from jobs.submission.before import check_packing, excluded_nodes_warning, warnings_for
 from jobs.submission.decide import Action, JobChains, chains_of, plan_actions, resume_actions
 from jobs.submission.dependencies import Dependencies, find_dependencies
 from jobs.submission.follow_ups import with_done_runs, without_blocked
@@ -100,7 +100,9 @@ class Plan:
         return chains_of(states, scheduler, self.most_running)
 
     def dependencies(self, actions: Sequence[Action], scheduler: Scheduler) -> Dependencies:
-        """The jobs that these runs wait for. Raises `ConfigError` if the runs would wait for ever."""
+        """The jobs that these runs wait for. Raises `ConfigError` if the runs would wait for ever, or cannot
+        share a node."""
+        check_packing(actions, scheduler, self.most_running)
         return find_dependencies(self.after, self.after_any, actions, self.root, scheduler)
 
 

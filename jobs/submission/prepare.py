@@ -27,6 +27,8 @@ class PreparedRun:
     record: Mapping[str, Any]
     """Content of `run.json`."""
     profile: SiteProfile | None
+    runs_per_job: int = 1
+    """Largest number of runs that may share its job."""
 
 
 def prepare(
@@ -58,13 +60,15 @@ def prepare(
         except (CorruptFile, OSError, KeyError) as error:
             yield replace(action, kind="blocked", reason=f"{run.run_json} cannot be used: {error}")
             continue
-        record.pop("excluded_nodes", None)
+        for name in ("excluded_nodes", "runs_per_job"):
+            record.pop(name, None)
         if excluded:
             record["excluded_nodes"] = excluded
         if skip_preflight:
             config = record["config"]
             record["config"] = {**config, "job": {**config["job"], "preflight": "off"}}
-        yield PreparedRun(action, run, record, profile)
+        packed = record["config"]["resources"].get("runs_per_node", 1) if excluding and scheduler.packs else 1
+        yield PreparedRun(action, run, record, profile, packed)
 
 
 def nodes_to_exclude(root: Path, scheduler: Scheduler) -> list[str]:
@@ -122,25 +126,28 @@ def submission_groups(
     chains: JobChains | None = None,
     dependencies: Dependencies = NO_DEPENDENCIES,
 ) -> list[list[PreparedRun]]:
-    """The runs of each job, or of each array of at most `most` runs, in the order of submission.
+    """The runs of each job, or of each array of at most `most` jobs, in the order of submission.
 
-    Runs share an array if their batch scripts differ only in the run. With `chains`, they do so only if there
-    is no other job: the limit of an array holds for this array alone. Runs that others wait for come first.
+    Runs share an array or a job if their batch scripts differ only in the run. With `chains`, they do so only
+    if there is no other job: the limit of an array holds for this array alone. Runs that others wait for come
+    first. All jobs of a group have the same number of runs.
     """
     if dependencies.first or dependencies.parents:
         prepared = sorted(prepared, key=lambda each: dependencies.rank(each.run))  # stable
         most = 1 if chains else most
     single = [[each] for each in prepared]
-    if most == 1 or not prepared:
+    if not prepared or most * max(each.runs_per_job for each in prepared) == 1:
         return single
     groups: list[list[PreparedRun]] = []
     newest: dict[str, list[PreparedRun]] = {}
     for each in prepared:
         key = scheduler.batch_key(each.run, each.record, each.profile) + dependencies.group(each.run)
-        if key not in newest or len(newest[key]) == most:
+        if key not in newest or len(newest[key]) == most * each.runs_per_job:
             groups.append([])
             newest[key] = groups[-1]
         newest[key].append(each)
+    whole = [(group, len(group) - len(group) % group[0].runs_per_job) for group in groups]
+    groups = [part for group, end in whole for part in (group[:end], group[end:]) if part]
     return groups if chains is None or (len(groups) == 1 and chains.empty) else single
 
 
@@ -150,13 +157,20 @@ def batch_of(
     dependencies: Dependencies = NO_DEPENDENCIES,
 ) -> Batch:
     """The batch of these runs, with their next submission numbers and the jobs that it waits for."""
-    first, several = group[0], len(group) > 1
+    first, runs_per_job = group[0], min(group[0].runs_per_job, len(group))
+    is_array, is_packed = len(group) > runs_per_job, runs_per_job > 1
     numbers = [journal.next_submission(each.run) for each in group]
     tag = submission_tag(first.run, numbers[0])
     submissions = [
-        Submission(each.run, number, tag, index if several else None)
-        for index, (each, number) in enumerate(zip(group, numbers, strict=True))
+        Submission(
+            each.run,
+            number,
+            tag,
+            at // runs_per_job if is_array else None,
+            at % runs_per_job if is_packed else None,
+        )
+        for at, (each, number) in enumerate(zip(group, numbers, strict=True))
     ]
     needs, ended = dependencies.of(first.run)
     after, at_once = (chains.before(len(group)), chains.limit) if chains else ((), None)
-    return Batch(submissions, first.record, first.profile, (*ended, *after), needs, at_once)
+    return Batch(submissions, first.record, first.profile, (*ended, *after), needs, at_once, runs_per_job)

@@ -7,6 +7,7 @@ at any point. The caller holds `sweep_lock` from reading the states on.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -100,21 +101,22 @@ class _Submitter:
         left, reason, refused = quota.jobs, f"{quota.limit} is reached", False
         while todo and not refused:
             group = todo.popleft()
-            if left is not None and left < len(group):
-                todo.appendleft(group[left:])
-                group = group[:left]
+            of_job = group[0].runs_per_job
+            if left is not None and left * of_job < len(group):
+                todo.appendleft(group[left * of_job :])
+                group = group[: left * of_job]
             if not group:
                 break
             try:
                 done = self._submit_group(group)
             except LimitReached as error:
-                reason, half = f"{error} is reached", len(group) // 2
+                reason, half = f"{error} is reached", len(group) // of_job // 2 * of_job
                 if half == 0:
                     todo.appendleft(group)
                     break
                 todo.extendleft((group[half:], group[:half]))  # bisection: submit as many as fit
                 continue
-            left = None if left is None else left - len(group)
+            left = None if left is None else left - math.ceil(len(group) / of_job)
             refused = any(action.error for action in done)
             yield from done
         if refused:
@@ -172,6 +174,11 @@ class _Submitter:
 
     def _write_intent(self, prepared: PreparedRun, submission: Submission, batch: Batch) -> None:
         record, state = prepared.record, prepared.action.state
+        packed: dict[str, Any] = {}
+        if submission.place is not None:
+            beside = [each for each in batch.submissions if each.index == submission.index]
+            packed = {"place": submission.place, "packed": {each.run.name: each.number for each in beside}}
+            record = {**record, "runs_per_job": len(beside)}
         _write_record(prepared.run, record)
         code_hash, command = run_code.hash_in(record), run_code.command_record(record)
         attempts = state.attempts if state else 0
@@ -182,6 +189,7 @@ class _Submitter:
             "host": host(),
             "handle": None if self.current_job else submission.tag,
             "index": submission.index,
+            **packed,
             "after": list(batch.after),
             **({"needs": dict(batch.needs)} if batch.needs else {}),
             "config_key": record["config_key"],

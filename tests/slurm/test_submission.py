@@ -72,11 +72,12 @@ def jobs_of(cluster: MiniCluster, wanted: str) -> list[str]:
     return sorted(job for job, comment in pairs if comment == wanted)
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(("count", "of_node"), [(1, 1), (3, 1), (4, 2)])
 def test_submit_py_killed_between_sbatch_and_its_record(
-    count: int, root: Path, on_slurm: MiniCluster, sbatch: Callable[[str], None]
+    count: int, of_node: int, root: Path, on_slurm: MiniCluster, sbatch: Callable[[str], None]
 ) -> None:
-    command = (*_SWEEP, "--repeats", str(count), "--no-report")
+    packing = ("--set", f"resources.runs_per_node={of_node}")
+    command = (*_SWEEP, "--repeats", str(count), "--no-report", *packing)
     sbatch('$sbatch "$@" && kill -KILL $PPID')
     assert submit_py(*command).returncode == -signal.SIGKILL
     runs = [state.run for state in read_runs(root)]
@@ -90,6 +91,8 @@ def test_submit_py_killed_between_sbatch_and_its_record(
     assert {state.state for state in ended.values()} == {"done"}
     assert [starts(run) for run in runs] == [[(0, 0)]] * count
     jobs = jobs_of(on_slurm, submission_tag(runs[0], 0))
+    if of_node > 1:
+        jobs = [f"{job}/{place}" for job in jobs for place in range(of_node)]
     assert len(jobs) == count
     assert [state.job_id for state in ended.values()] == jobs
 

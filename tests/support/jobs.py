@@ -47,14 +47,16 @@ job: {time_limit_min: 5}
 """
 
 
-def sweep_plan(*names: str, nodes: int = 1, mode: str = "complete", **job: Any) -> SweepPlan:
+def sweep_plan(
+    *names: str, nodes: int = 1, mode: str = "complete", resources: Any = None, **job: Any
+) -> SweepPlan:
     """One run for each name, whose launcher does as `mode` says (see `standin.sh`); keys of `job`."""
     runs = []
     for number, name in enumerate(names):
         config = Config.model_validate(
             {
                 "train": {"steps": 1, "local_batch_size": 1, "global_batch_size": nodes, "seed": number},
-                "resources": {"nodes": nodes},
+                "resources": {"nodes": nodes, **(resources or {})},
                 "job": {"env": {"STANDIN": mode}, **job},
             }
         )

@@ -60,7 +60,12 @@ def test_nothing_is_advised_on_transfer_where_waiting_was_not_told_apart() -> No
 
 
 @pytest.mark.parametrize(
-    ("fact", "work"), [("overlaps", "other runs were"), ("other load", "other processes")]
+    ("fact", "work"),
+    [
+        ("packed", "other runs of their jobs"),
+        ("overlaps", "other runs were"),
+        ("other load", "other processes"),
+    ],
 )
 def test_other_work_on_the_nodes_is_the_reason_named_first(fact: str, work: str) -> None:
     for phase in (*PHASES, STRAGGLERS):

@@ -16,7 +16,8 @@ from jobs.core import code_copy
 from jobs.core.environment import SETUP_EXIT_VARIABLE
 from jobs.core.run_code import archive_of
 from jobs.schedulers.slurm.profile import GENERIC, Profile
-from jobs.schedulers.slurm.script import node_setup, render
+from jobs.schedulers.slurm.script import render
+from jobs.schedulers.slurm.steps import node_setup
 from tests.support.scripts import batch, directives, run
 
 

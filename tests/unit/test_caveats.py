@@ -64,6 +64,15 @@ def of_command(large: str) -> list[Run]:
     return runs
 
 
+def packed(which: slice, runs: int = 4) -> list[Run]:
+    """The sweep, of which these runs shared a node with others, also in time."""
+    found = sweep(which, attempts=SHARED)
+    found[which] = [
+        replace(run, record=run.record.model_copy(update={"runs_per_job": runs})) for run in found[which]
+    ]
+    return found
+
+
 def shorter(steps: int) -> list[Run]:
     """Runs with so many measured steps."""
     return [
@@ -109,6 +118,7 @@ CASES: dict[str, tuple[Callable[[], list[Run]], Gravity, set[str]]] = {
     "emulated": (lambda: sweep(metrics={"emulated": True}), GRAVE, set()),
     "shared processors": (lambda: sweep(metrics={"oversubscribed": True}), WARNING, {"transfer advice"}),
     "overlaps": (lambda: sweep(slice(2, 4), attempts=SHARED), WARNING, {"transfer advice"}),
+    "packed": (lambda: packed(slice(2, 4)), WARNING, {"transfer advice"}),
     "other load": (lambda: busy(0.45), WARNING, {"transfer advice"}),
     "late emulation": (lambda: sweep(ALL, {"emulated": True, "emulation_late_s": 0.05}), WARNING, set()),
     "pre-flight": (lambda: preflight("warned"), WARNING, set()),
@@ -178,6 +188,9 @@ def test_each_caveat_is_one_short_sentence() -> None:
         ("unlike runs", lambda: processors(4, 4), None),
         ("unlike runs", lambda: sweep(LARGE, attempts=(attempt_of(span=None),)), None),
         ("unlike runs", lambda: sweep(slice(5, 9), attempts=SHARED), GRAVE),  # the base has its machine alone
+        ("overlaps", lambda: packed(slice(5, 9)), None),  # said once
+        ("unlike runs", lambda: packed(LARGE), GRAVE),
+        ("unlike runs", lambda: packed(ALL), None),
         ("unlike runs", lambda: sweep(LARGE, {"torch": "2.12.0"}), GRAVE),
         ("unlike runs", lambda: sweep(LARGE, {"warmup_steps": 9}), GRAVE),
         ("unlike runs", lambda: of_command("0123"), None),  # the program is the same

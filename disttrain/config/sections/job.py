@@ -66,6 +66,10 @@ class ResourcesConfig(Section):
     first GPU, with gloo, and a Slurm job requests none."""
     threads_per_rank: PositiveInt = 1
     """Intra-op threads of a rank (`torch.set_num_threads`)."""
+    runs_per_node: PositiveInt = 1
+    """Runs of one node side by side in one Slurm job, each with its own GPUs and processors."""
+    share_gpus: bool = False
+    """Whether these runs use the same GPUs: the job requests those of one run."""
 
 
 class JobConfig(Section):

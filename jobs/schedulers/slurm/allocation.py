@@ -22,7 +22,14 @@ from jobs.checks.rank_python import RankContainer
 from jobs.node import node_info
 from jobs.node.allocation import AllocationFacts, CurrentAllocation, log_line
 from jobs.schedulers.slurm import commands, container
-from jobs.schedulers.slurm.commands import EPOCH, JOB_TIMEOUT_S, count_gpus, parse_gpus, query_or_none
+from jobs.schedulers.slurm.commands import (
+    EPOCH,
+    JOB_TIMEOUT_S,
+    count_gpus,
+    parse_gpus,
+    query_or_none,
+    run_job_id,
+)
 
 _AT_WORK = {"CONFIGURING", "RESIZING", "RUNNING", "SIGNALING", "SUSPENDED"}
 _SHELL_ENDED = re.compile("JobLaunchFailure|RaisedSignal|NonZeroExitCode")
@@ -49,8 +56,10 @@ class SlurmAllocation(CurrentAllocation):
     node_info_module: str = "jobs.schedulers.slurm.allocation"
     node_list_command: str = "scontrol"
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self.job_id = job_id(environ)
+    def __init__(self, environ: Mapping[str, str], place: int | None = None) -> None:
+        self._id = job_id(environ)
+        self.job_id = run_job_id(self._id, None, place)
+        self.processors = commands.leading_number(environ.get("SLURM_CPUS_ON_NODE"))
         self.restart = int(environ.get("SLURM_RESTART_COUNT") or 0)
         self._nodes = environ.get("SLURM_JOB_NODELIST", "")
         self._end = environ.get("SLURM_JOB_END_TIME", "")
@@ -75,10 +84,10 @@ class SlurmAllocation(CurrentAllocation):
         return _with_own_rank(listed, self.node_rank, own) if listed is not None and is_whole else listed
 
     def time_limit_min(self) -> int | None:
-        return _time_limit_min(self.job_id)
+        return _time_limit_min(self._id)
 
     def facts(self) -> AllocationFacts | None:
-        facts = _job(self.job_id)
+        facts = _job(self._id)
         if facts is None or facts.end is None:
             return facts
         return dataclasses.replace(facts, end=facts.end + self._clock_offset_s)
@@ -136,16 +145,16 @@ class SlurmAllocation(CurrentAllocation):
         """
         pause_s = _FIRST_PAUSE_S
         while is_current():
-            facts = _job(self.job_id, commands.TIMEOUT_S)
+            facts = _job(self._id, commands.TIMEOUT_S)
             if facts is not None and facts.restarts > self.restart:
                 return True  # the reply was lost, or Slurm requeued the job itself
-            command = ["scontrol", "requeue", self.job_id]
+            command = ["scontrol", "requeue", self._id]
             refusal = "squeue does not answer" if facts is None else commands.refusal(command)
             if refusal is None:
                 return True
             last = _FINAL.search(refusal) is not None or time.time() + pause_s > until
             then = "giving up" if last else f"trying again in {pause_s:g} s"
-            print(f"scontrol requeue {self.job_id}: {refusal}; {then}", flush=True)
+            print(f"scontrol requeue {self._id}: {refusal}; {then}", flush=True)
             if last:
                 return False
             time.sleep(pause_s)
@@ -153,18 +162,18 @@ class SlurmAllocation(CurrentAllocation):
         return False
 
     def exclude(self, hosts: Sequence[str], formerly: Sequence[str], script: Path) -> None:
-        excluded = _excluded_nodes(self.job_id)
+        excluded = _excluded_nodes(self._id)
         if excluded is None or not script.exists():  # the options of a job by hand are in no file
             return
         nodes = ",".join(sorted({*hosts, *(set(excluded) - set(formerly))}))
         # Slurm holds a pending job for good if no nodes are left for it.
         refusal = _test_refusal(script, nodes) if nodes else None
-        refusal = refusal or _update(self.job_id, f"ExcNodeList={nodes}")
+        refusal = refusal or _update(self._id, f"ExcNodeList={nodes}")
         outcome = f"not excluded: {refusal}" if refusal else f"excluded: {nodes or 'none'}"
         log_line(f"next start of job {self.job_id}: failed nodes: {', '.join(hosts) or 'none'}; {outcome}")
 
     def delay_start(self, delay_s: float) -> None:
-        refusal = _update(self.job_id, f"StartTime=now+{delay_s:.0f}")
+        refusal = _update(self._id, f"StartTime=now+{delay_s:.0f}")
         outcome = refusal or f"job {self.job_id} starts in {delay_s:.0f} s at the earliest"
         log_line(f"scontrol update StartTime: {outcome}")
 
@@ -198,7 +207,8 @@ def _gpus_asked(environ: Mapping[str, str], record: Mapping[str, Any]) -> int:
     if "SLURM_GPUS_PER_NODE" in environ:  # 4, or a100:4, or several types with commas
         return count_gpus(parse_gpus(environ["SLURM_GPUS_PER_NODE"])) or 0
     of_script = (record.get("profile") or {}).get("gpus") in ("gres", "gpus")
-    return int(resources["gpus_per_node"]) if of_script else 0
+    runs = 1 if resources.get("share_gpus") else int(record.get("runs_per_job", 1))
+    return runs * int(resources["gpus_per_node"]) if of_script else 0
 
 
 def _gpus_given(environ: Mapping[str, str]) -> int:

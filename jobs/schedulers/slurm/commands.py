@@ -80,6 +80,16 @@ def time(text: str) -> float | None:
     return float(text) if text.isdigit() else None
 
 
+def run_job_id(job_id: str, index: int | None, place: int | None) -> str:
+    """Job id of a run: `7`, `7_3` in an array, `7/0` and `7_3/0` beside other runs of its job."""
+    return job_id + ("" if index is None else f"_{index}") + ("" if place is None else f"/{place}")
+
+
+def job_of(job_id: str) -> str:
+    """Slurm's id of the job of a run."""
+    return job_id.partition("/")[0]
+
+
 def hostnames(nodelist: str) -> list[str] | None:
     """Names of the nodes in a node list, in Slurm's order."""
     listing = query_or_none(["scontrol", "show", "hostnames", nodelist])

@@ -41,7 +41,7 @@ from jobs.schedulers.slurm import container
 from jobs.schedulers.slurm.cluster_checks import CHECKS
 from jobs.schedulers.slurm.facts import ClusterFacts, Config, Jobs, Node, Partition, QueuedJob, read_cluster
 from jobs.schedulers.slurm.profile import Profile
-from jobs.schedulers.slurm.script import job_setup
+from jobs.schedulers.slurm.steps import job_setup
 from jobs.schedulers.slurm.train_script import script_of_python
 
 _SETTINGS = (

@@ -107,7 +107,9 @@ def check_script(script: str, environment: Mapping[str, str], timeout_s: float =
 
 
 def _with_remedy(refusal: str) -> str:
-    """A refusal of sbatch, with the next step where the cluster does not know the requested GPUs."""
+    """A refusal of sbatch, with the next step where the cluster or no node of it has what was requested."""
+    if "node configuration is not available" in refusal.lower():
+        return f"{refusal}; if several runs share a node, lower resources.runs_per_node"
     if "invalid generic resource" not in refusal.lower():
         return refusal
     return f"{refusal}; if Slurm manages no GPUs of these nodes, give --slurm gpus=none"

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -47,10 +48,11 @@ _UNAVAILABLE = "no Slurm controller answers"
 
 
 class SlurmScheduler(Scheduler):
-    """Submits one job for each run, and the runs of a batch as a job array. Job ids are those of Slurm."""
+    """Submits one job for each run or for several of one node, and the jobs of a batch as a job array."""
 
     name = "slurm"
     title = "Slurm"
+    packs = True
     log_consequence = commands.CONSEQUENCE
     accounting = "sacct"
 
@@ -104,8 +106,7 @@ class SlurmScheduler(Scheduler):
         if len(batch.submissions) > 1:  # sbatch does not create the folder of the logs
             fields.logs.mkdir(exist_ok=True)
         job_id = self._sbatch(batch.submissions[0].run.script, fields.name, fields.comment)
-        many = len(batch.submissions) > 1
-        return [f"{job_id}_{index}" for index in range(len(batch.submissions))] if many else [job_id]
+        return [commands.run_job_id(job_id, each.index, each.place) for each in batch.submissions]
 
     def submit_after(
         self,
@@ -118,7 +119,7 @@ class SlurmScheduler(Scheduler):
         script = render_report(
             name=name,
             comment=job.tag,
-            after=list(dict.fromkeys(job_id.partition("_")[0] for job_id in job_ids)),  # whole arrays
+            after=list(dict.fromkeys(re.split("[_/]", job_id)[0] for job_id in job_ids)),  # whole arrays
             command=command,
             logs=job.run.submissions.absolute(),
             python=sys.executable,
@@ -138,10 +139,16 @@ class SlurmScheduler(Scheduler):
 
     def find(self, submissions: Sequence[Submission]) -> list[str | None]:
         jobs = _jobs_by_comment()
-        found = [(jobs.get(each.tag), each.index) for each in submissions]
-        return [job_id if job_id is None or index is None else f"{job_id}_{index}" for job_id, index in found]
+        return [
+            commands.run_job_id(jobs[each.tag], each.index, each.place) if each.tag in jobs else None
+            for each in submissions
+        ]
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
+        jobs = self._poll(list(dict.fromkeys(map(commands.job_of, job_ids))))
+        return {job_id: jobs[job] for job_id in job_ids if (job := commands.job_of(job_id)) in jobs}
+
+    def _poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
         """States from one squeue, and from sacct for the jobs that squeue does not list.
 
         sacct gets no job that lives, and each job that ended once. Without accounting, a job that squeue does
@@ -177,6 +184,10 @@ class SlurmScheduler(Scheduler):
         """
         if not jobs:
             return {}
+        failures = self._cancel({commands.job_of(job_id): tag for job_id, tag in jobs.items()})
+        return {job_id: failures[job] for job_id in jobs if (job := commands.job_of(job_id)) in failures}
+
+    def _cancel(self, jobs: Mapping[str, str | None]) -> dict[str, str]:
         failures = {}
         for job_id, entry in self._listed(jobs).items():
             tag = jobs.get(job_id)
@@ -199,8 +210,11 @@ class SlurmScheduler(Scheduler):
             raise ConfigError(f"{_UNAVAILABLE} ({why})") from None
 
     def batch_log(self, run: RunDir, submission: int, job_id: str) -> Path:
-        by_hand = run.path.parent.parent / train_script.LOG.replace("%j", job_id)
-        return by_hand if by_hand.exists() else _logs(run, in_array="_" in job_id) / f"{job_id}.log"
+        job = commands.job_of(job_id)
+        by_hand = run.path.parent.parent / train_script.LOG.replace("%j", job)
+        own = run.submissions / f"{job}.log"  # of a run beside others, once its agent starts
+        shared = _logs(run, shared=job != job_id or "_" in job) / f"{job}.log"
+        return next((path for path in (by_hand, own) if path.exists()), shared)
 
     def cluster_name(self) -> str | None:
         return self._cluster_name
@@ -218,7 +232,10 @@ class SlurmScheduler(Scheduler):
             records = queries.records(job_ids)
         except commands.SlurmCommandError as why:
             raise Unreachable(str(why)) from None
-        return {job_id: [*own] for job_id, own in queries.by_job(records, job_ids).items()}
+        # the starts of a job are not those of each of its runs, which end one after the other
+        alone = [job_id for job_id in job_ids if commands.job_of(job_id) == job_id]
+        own = queries.by_job(records, alone)
+        return {job_id: [*own.get(job_id, ())] for job_id in job_ids}
 
     def quota(self) -> SubmitQuota:
         return queries.quota()
@@ -254,12 +271,12 @@ class SlurmScheduler(Scheduler):
 SCHEDULER = SlurmScheduler
 
 
-def _logs(run: RunDir, *, in_array: bool) -> Path:
+def _logs(run: RunDir, *, shared: bool) -> Path:
     """The folder of a job's batch log, which Slurm names by the job id.
 
-    Logs of array tasks lie outside the runs, because a requeued job opens its log again.
+    Logs of several runs lie outside the runs, because a requeued job opens its log again.
     """
-    return run.path.parent / ".arrays" if in_array else run.submissions
+    return run.path.parent / ".arrays" if shared else run.submissions
 
 
 def _link(source: Path, path: Path) -> None:
@@ -276,18 +293,21 @@ def script_fields(batch: Batch) -> ScriptFields:
     first = batch.submissions[0].run
     profile = batch.profile or GENERIC
     assert isinstance(profile, Profile)
+    # the end of a job of several runs does not tell how one of them ended: its start looks
+    packed = [job_id for job_id in batch.needs.values() if commands.job_of(job_id) != job_id]
     return ScriptFields(
         name=batch.name,
         comment=batch.submissions[0].tag,
         config=batch.record["config"],
         tasks=[ArrayTask(each.run.path.absolute(), each.number) for each in batch.submissions],
-        logs=_logs(first, in_array=len(batch.submissions) > 1).absolute(),
+        logs=_logs(first, shared=len(batch.submissions) > 1).absolute(),
         code=run_code.code_of_run(first, batch.record),
         python=sys.executable,
         profile=profile,
-        after=batch.after,
-        needs=[job_id for job_id in batch.needs.values() if job_id],
+        after=list(dict.fromkeys(map(commands.job_of, [*batch.after, *packed]))),
+        needs=[job_id for job_id in batch.needs.values() if job_id and job_id not in packed],
         at_once=batch.at_once,
+        runs_per_job=batch.runs_per_job,
         folders=run_code.folders_of_run(first, batch.record),
         excluded_nodes=batch.record.get("excluded_nodes") or (),
     )

@@ -11,17 +11,13 @@ from typing import Any
 
 from disttrain.config.stop_time import lead_within
 from disttrain.records.run_json import asks_for_gpus
-from jobs.core.environment import SETUP_EXIT_VARIABLE
 from jobs.node.peers import after_first_end_s
 from jobs.schedulers.slurm.commands import check_path, file_pattern, sbatch_word
 from jobs.schedulers.slurm.profile import EXPEDITE, GENERIC, Profile
+from jobs.schedulers.slurm.steps import job_setup, launch
 
 Options = Mapping[str, str | int | bool | None]
 """Options of sbatch by long name: True for one without a value, None for one that is left out."""
-_STEP_NUMBERS = 4
-"""The number of the agents' step is the number of earlier starts, modulo this: only starts that are a
-multiple of it apart share a number. More numbers would cost more empty steps, each a request to the
-controller."""
 _TASK = "jobs.schedulers.task"
 
 
@@ -35,7 +31,7 @@ class ArrayTask:
 
 @dataclass(frozen=True)
 class ScriptFields:
-    """Fields of a batch script of one run, or of a job array with a task for each run."""
+    """Fields of a batch script of one job, or of a job array, for one run or several in each job."""
 
     name: str
     comment: str
@@ -59,6 +55,11 @@ class ScriptFields:
     """Further folders that the ranks need: those of a `command`."""
     excluded_nodes: Sequence[str] = ()
     """Nodes to exclude besides those of the profile."""
+    runs_per_job: int = 1
+
+    @property
+    def jobs(self) -> int:
+        return math.ceil(len(self.tasks) / self.runs_per_job)
 
 
 def render(batch: ScriptFields) -> str:
@@ -76,7 +77,7 @@ def render(batch: ScriptFields) -> str:
     options: dict[str, str | int | bool | None] = {
         "job-name": batch.name,
         "comment": batch.comment,
-        "output": f"{file_pattern(batch.logs)}/{'%A_%a' if len(tasks) > 1 else '%j'}.log",
+        "output": f"{file_pattern(batch.logs)}/{'%A_%a' if batch.jobs > 1 else '%j'}.log",
         **_array(batch),
     }
     if batch.after or batch.needs:
@@ -85,7 +86,7 @@ def render(batch: ScriptFields) -> str:
         options["dependency"] = ",".join(map(str, filter(None, [*own, profile.sbatch.get("dependency")])))
     options |= {"kill-on-invalid-dep": "yes"} if batch.needs else {}  # else the job would wait for ever
     return script_text(
-        *directives(options | resources(batch.config, profile, batch.excluded_nodes) | options),
+        *directives(options | _resources(batch) | options),
         "",
         *(_EXPEDITED if profile.sbatch.get("requeue") == EXPEDITE else ()),
         *ENVIRONMENT,
@@ -96,14 +97,15 @@ def render(batch: ScriptFields) -> str:
         "export PYTHONSAFEPATH=1",
         "export PYTHONPATH=$code${PYTHONPATH:+:$PYTHONPATH}",
         "",
-        *_runs(tasks),
+        *_runs(tasks, batch.runs_per_job),
         "",
         *launch(
             str(nodes),
-            str(_cpus(batch.config, profile)),
+            str(_cpus(batch.config, profile, batch.runs_per_job)),
             profile,
             (f"{shlex.quote(python)} -m {_TASK}", '"$run" --submission "$submission"'),
             after_first_end_s(batch.config),
+            batch.runs_per_job,
         ),
     )
 
@@ -123,15 +125,19 @@ def _unpack(batch: ScriptFields) -> list[str]:
 
 def shape_options(batch: ScriptFields) -> list[str]:
     """Options of the script that neither name a run nor a job, such as `--nodes=2`."""
-    lines = directives(_array(batch) | resources(batch.config, batch.profile, batch.excluded_nodes))
+    lines = directives(_array(batch) | _resources(batch))
     return [line.removeprefix("#SBATCH ") for line in lines]
 
 
 def _array(batch: ScriptFields) -> dict[str, str | int | bool | None]:
-    if len(batch.tasks) == 1:
+    if batch.jobs == 1:
         return {}
     at_once = "" if batch.at_once is None else f"%{batch.at_once}"
-    return {"array": f"0-{len(batch.tasks) - 1}{at_once}"}
+    return {"array": f"0-{batch.jobs - 1}{at_once}"}
+
+
+def _resources(batch: ScriptFields) -> dict[str, str | int | bool | None]:
+    return resources(batch.config, batch.profile, batch.excluded_nodes, batch.runs_per_job)
 
 
 def render_report(
@@ -205,15 +211,16 @@ _EXPEDITED = (
 
 
 def resources(
-    config: Mapping[str, Any], profile: Profile, excluded: Sequence[str] = ()
+    config: Mapping[str, Any], profile: Profile, excluded: Sequence[str] = (), runs_per_job: int = 1
 ) -> dict[str, str | int | bool | None]:
-    """Options of sbatch from the shape and the limits of a run, the site profile, and excluded nodes."""
+    """Options of sbatch from the shape and the limits of a run, the site profile, excluded nodes, and the
+    number of such runs in the job."""
     resources, job = config["resources"], config["job"]
     options: dict[str, str | int | bool | None] = {
         "nodes": resources["nodes"],
         "ntasks-per-node": 1,
-        "cpus-per-task": _cpus(config, profile),
-        **_gpus(config, profile),
+        "cpus-per-task": _cpus(config, profile, runs_per_job),
+        **_gpus(config, profile, 1 if resources["share_gpus"] else runs_per_job),
         "mem": profile.memory,
         "exclusive": profile.exclusive or None,
         "time": math.ceil(job["time_limit_min"]),
@@ -232,20 +239,20 @@ def _site(profile: Profile, *names: str) -> dict[str, str | None]:
     return {name: getattr(profile, name) for name in names}
 
 
-def _cpus(config: Mapping[str, Any], profile: Profile) -> int:
-    """Processors of a node."""
+def _cpus(config: Mapping[str, Any], profile: Profile, runs: int = 1) -> int:
+    """Processors of a node, for so many runs."""
     resources = config["resources"]
     loaders = config["data"]["workers"] if "data" in config else 0  # a command starts its own
     of_a_rank = resources["threads_per_rank"] + loaders
-    return profile.cpus_per_task or int(resources["gpus_per_node"] * of_a_rank)
+    return profile.cpus_per_task or int(runs * resources["gpus_per_node"] * of_a_rank)
 
 
-def _gpus(config: Mapping[str, Any], profile: Profile) -> dict[str, str]:
+def _gpus(config: Mapping[str, Any], profile: Profile, runs: int) -> dict[str, str]:
     """The option that requests the GPUs of a node; with `gres`, also the site's other generic resources."""
     resources, of_type = config["resources"], f"{profile.gpu_type}:" if profile.gpu_type else ""
     if profile.gpus == "none" or not asks_for_gpus(resources["device"]):
         return {}
-    count = resources["gpus_per_node"] * (resources["nodes"] if profile.gpus == "gpus" else 1)
+    count = runs * resources["gpus_per_node"] * (resources["nodes"] if profile.gpus == "gpus" else 1)
     if profile.gpus != "gres":
         return {profile.gpus: f"{of_type}{count}"}
     others = [str(profile.sbatch["gres"])] if "gres" in profile.sbatch else []
@@ -269,108 +276,25 @@ def directives(options: Options) -> list[str]:
     ]
 
 
-def _runs(tasks: Sequence[ArrayTask]) -> list[str]:
-    """Lines that set `run` and `submission`, for an array by the index of the task."""
+def _runs(tasks: Sequence[ArrayTask], runs_per_job: int) -> list[str]:
+    """Lines that set `run` and `submission`, or `runs` and `submissions` of a job of several; for an array by
+    the index of the task."""
     if len(tasks) == 1:
         return [f"run={shlex.quote(str(tasks[0].run_dir))} submission={tasks[0].submission}"]
+    own, of_job = "SLURM_ARRAY_TASK_ID", f"@]:SLURM_ARRAY_TASK_ID * {runs_per_job}:{runs_per_job}"
+    chosen = [f"run=${{runs[{own}]}} submission=${{submissions[{own}]}}"]
+    if runs_per_job > 1:
+        chosen = [f'runs=("${{runs[{of_job}}}") submissions=("${{submissions[{of_job}}}")']
+    several = f"{runs_per_job} runs, side by side," if runs_per_job > 1 else "One run"
+    of_array = f"# {several} for each task of the array."
     return [
-        "# One run for each task of the array.",
+        of_array if runs_per_job < len(tasks) else "# The runs of this job.",
         "runs=(",
         *(f"  {shlex.quote(str(share.run_dir))}" for share in tasks),
         ")",
         f"submissions=({' '.join(str(share.submission) for share in tasks)})",
-        "run=${runs[SLURM_ARRAY_TASK_ID]} submission=${submissions[SLURM_ARRAY_TASK_ID]}",
+        *(chosen if runs_per_job < len(tasks) else ()),
     ]
-
-
-def job_setup(profile: Profile) -> list[str]:
-    """Lines that run once, in the batch shell on the first node: the modules and `setup` of the profile."""
-    lines = []
-    if profile.modules:
-        lines += [
-            "# A batch shell is not a login shell, so `module` may be undefined.",
-            "type -t module >/dev/null || . /etc/profile",
-            f"module load {' '.join(map(shlex.quote, profile.modules))} || exit",
-            "",
-        ]
-    if profile.setup:
-        lines += [f"# Set-up of profile {profile.name}.", *profile.setup, ""]
-    return lines
-
-
-def node_setup(profile: Profile) -> list[str]:
-    """Lines that define the shell script `node_setup`, which each task runs before Python.
-
-    The script runs the profile's lines and then its own arguments. It ignores signals until the agent handles
-    them. If a line exits, the script runs its arguments as well, so that the agent records the failure: the
-    exit code is in `SETUP_EXIT_VARIABLE`.
-    """
-    if not profile.node_setup:
-        return []
-    script = [
-        'trap "" USR1 USR2 TERM',
-        f'trap "{SETUP_EXIT_VARIABLE}=\\$? exec \\"\\$@\\"" EXIT',
-        *profile.node_setup,
-        'exec "$@"',
-    ]
-    return [
-        f"# Set-up of each node by profile {profile.name}. Python follows also if it exits, to record that.",
-        f"node_setup={shlex.quote(chr(10).join(script))}",
-        "",
-    ]
-
-
-def launch(nodes: str, cpus: str, profile: Profile, task: Sequence[str], wait_s: int) -> list[str]:
-    """Lines that start an agent on each node, and a step after a failure. Only `profile` is not quoted.
-
-    `task` is the command of an agent and its arguments. srun ends agents `wait_s` seconds after the first.
-    """
-    command, arguments = task
-    agents = [f"--nodes={nodes} --ntasks={nodes}", f"--ntasks-per-node=1 --cpus-per-task={cpus}"]
-    one_task = "--nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1"
-    overlap = "--relative=0 --overlap"
-    wait = f"--kill-on-bad-exit=0 --wait={wait_s}"
-    return [
-        *node_setup(profile),
-        "# This shell survives signals, and runs a trap only after srun has ended.",
-        "trap : TERM USR1 USR2",
-        "",
-        "# An srun of an earlier start, on a node that was frozen, may return and end its step by number.",
-        "# So the number of the agents' step differs between starts: empty steps come before this step.",
-        "# A failure of an empty step ends nothing, also after `set -e` in a profile.",
-        f"for _ in $(seq $((${{SLURM_RESTART_COUNT:-0}} % {_STEP_NUMBERS}))); do",
-        f"  srun {one_task} {overlap} true || :",
-        "done",
-        "",
-        "# One agent on each node. All counts are given, since srun reads others from the environment.",
-        "# After one node fails, the other nodes have time to record how they ended.",
-        "# srun runs in the foreground: Slurm's signals go to the agents.",
-        "# Signals are ignored while Python starts, until the agent has installed its handlers.",
-        _srun([*agents, wait], profile, f"{command} {arguments}") + " && exit",
-        "status=$?",
-        "",
-        "# If srun or the agent of node 0 was killed, the attempt is open. This step closes the attempt",
-        "# and requeues the job. Agents that have not ended hold the memory, so this step requests none.",
-        _srun(
-            [one_task, f"{overlap} --mem=0"],
-            profile,
-            f"{command} --after-failure {arguments}",
-        )
-        + " || exit $status",
-    ]
-
-
-def _srun(options: Sequence[str], profile: Profile, task: str) -> str:
-    """A command that runs `task` under srun."""
-    extra = (f"--{name}" + ("" if value is True else f"={value}") for name, value in profile.srun.items())
-    lines = ["srun", *options, *filter(None, [shlex.join(extra)])]
-    prefix = 'bash -c "$node_setup" bash' if profile.node_setup else _IGNORE_SIGNALS
-    lines += [prefix, task]
-    return " \\\n  ".join(lines)
-
-
-_IGNORE_SIGNALS = """sh -c 'trap "" USR1 USR2 TERM; exec "$@"' sh"""
-"""Prefix of a command that ignores these signals."""
 
 
 def script_text(*lines: str) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 from jobs.node.peers import after_first_end_s
 from jobs.schedulers.slurm.commands import check_path
 from jobs.schedulers.slurm.profile import GENERIC, Profile
-from jobs.schedulers.slurm.script import ENVIRONMENT, directives, job_setup, launch, resources, script_text
+from jobs.schedulers.slurm.script import ENVIRONMENT, directives, resources, script_text
+from jobs.schedulers.slurm.steps import job_setup, launch
 
 LOG = "train-%j.log"
 """Log of a job by hand, which its script moves to the runs folder."""
