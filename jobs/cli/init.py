@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.json_document(parser, files="paths of the files that were written")
     text = "folder, which need not exist (the working directory)"
     options.value(parser, "folder", "FOLDER", text, nargs="?", type=Path, default=Path())
-    parser.set_defaults(cluster="auto", profile=None, slurm=[])
+    options.this_cluster(parser)
 
 
 def run(args: argparse.Namespace) -> int:

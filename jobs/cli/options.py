@@ -86,6 +86,11 @@ def scheduler(parser: Container) -> None:
     words(parser, "--slurm", "KEY=VALUE", text)
 
 
+def this_cluster(parser: argparse.ArgumentParser) -> None:
+    """Set what `scheduler` adds to its defaults, without the options."""
+    parser.set_defaults(cluster="auto", profile=None, slurm=[])
+
+
 def submission(parser: argparse.ArgumentParser, annotated: str = "the sweep") -> None:
     """Add the options of `sweep`, `run` and the benchmarks."""
     annotation(parser, annotated)

@@ -140,7 +140,7 @@ def test_nodes_are_excluded_on_the_cluster_that_answers(
     commands.add("sinfo", "exit 1")
     ask(capsys, "nodes --exclude node3")
     add("far1", cluster="east")
-    assert "sbatch --exclude=node01,node3 jobs/" in ask(capsys, "nodes")
+    assert "sbatch --exclude=node01,node3 train" in ask(capsys, "nodes")
 
 
 def prepared(scheduler: FakeScheduler, action: Action | None = None, **options: bool) -> PreparedRun:

@@ -130,7 +130,7 @@ def test_a_missing_script_and_a_folder_that_is_too_large_are_refused(folder, mon
     with pytest.raises(ConfigError, match=r"no file 'trian\.py'"):
         find_source(["trian.py"], folder)
     monkeypatch.setattr(code_copy, limit, value)
-    with pytest.raises(ConfigError, match="move the script"):
+    with pytest.raises(ConfigError, match="move the code"):
         names(folder)
 
 
