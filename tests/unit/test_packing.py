@@ -42,9 +42,9 @@ FOUR = {"gpus_per_node": 2, "runs_per_node": 4}
     ("runs", "room", "batches", "some"),
     [
         (3, {}, [3], {"0": (None, 0, 3), "2": (None, 2, 3)}),
-        (6, {}, [4, 2], {"3": (None, 3, 4), "4": (None, 0, 2)}),
+        (6, {"array": 2}, [4, 2], {"3": (None, 3, 4), "4": (None, 0, 2)}),
         (9, {"array": 2}, [8, 1], {"0": (0, 0, 4), "5": (1, 1, 4), "8": (None, None, 1)}),
-        (9, {"array": 5, "jobs": 1, "limit": "x"}, [4], {"3": (None, 3, 4)}),
+        (9, {"jobs": 2, "limit": "x"}, [4, 4], {"7": (None, 3, 4)}),
     ],
 )
 def test_runs_of_one_shape_share_jobs_and_jobs_share_arrays(tmp_path, runs, room, batches, some):
