@@ -42,7 +42,9 @@ _RUN_IN_JOBS = (
     "jobs/schedulers/local/supervisor.py",
     "jobs/schedulers/slurm/allocation.py",
     "jobs/schedulers/slurm/commands.py",
-    "jobs/schedulers/slurm/script.py",  # renders the script of the job
+    "jobs/schedulers/slurm/container.py",
+    "jobs/schedulers/slurm/script.py",  # this and the next render the script of the job
+    "jobs/schedulers/slurm/steps.py",
     "jobs/schedulers/task.py",
 )
 """Sources that run inside a job, below the root. Decisions of `sweeps/` and `jobs/submission/` are in

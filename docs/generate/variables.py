@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from docs.generate.files import REFERENCE, page, table
-from jobs.fabric.registry import Combination, Variable, registry
+from jobs.fabric.registry import READ_BY_OTHERS, Combination, Variable, registry
 
 _INTRODUCTION = """
 [`fabric lint`](../communication.md#lint) and each run compare environment variables with
 `jobs/fabric/variables.json`: names, allowed values, versions of NCCL up to {nccl} and torch up to {torch},
-and the findings below. The file also has former names and variables that are not documented.
+and the findings below. The file also has former names and variables that are not documented. Names with these
+prefixes are of other libraries: {others}.
 """
 _KINDS = {"system": "They may stay in scripts and site files.", "debug": "They are a finding in a script."}
 
@@ -24,7 +25,7 @@ def documents() -> dict[Path, str]:
     kinds = [_list(kind, [each for each in data.variables.values() if each.kind == kind]) for kind in _KINDS]
     text = page(
         "Communication variables",
-        _INTRODUCTION.format(**data.read_from),
+        _INTRODUCTION.format(**data.read_from, others=_code(READ_BY_OTHERS)),
         "## Values that runs of several nodes get",
         table(["variable", "network", "reason"], given),
         "## Findings",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def test_on_a_cluster_config_profile_and_script_fit_together(capsys: pytest.Capt
     script = Path("my/train.sbatch").read_text()
     assert of_runs
     assert of_runs <= {*script.splitlines()}
-    assert f"export PYTHONPATH={CODE_ROOT}" in script, "this checkout is not installed for its Python"
+    assert f"export PYTHONPATH={shlex.quote(str(CODE_ROOT))}" in script, "not installed for its Python"
     assert (
         ask(capsys, "init ./other").splitlines()[-1] == "  sbatch --nodes 2 train.sbatch --config config.yaml"
     )

@@ -62,6 +62,7 @@ clean over
 clean --purge
 emulate --from real/n1
 ingest times.csv --sweep others
+predict real
 bench comm --nodes 2
 bench comm --dry-run --cluster local
 fabric explain

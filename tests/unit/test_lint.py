@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -254,8 +253,3 @@ def test_a_switch_is_on_at_any_number_but_0():
 def test_a_misspelt_name(name, meant):
     assert name not in KNOWN.variables
     assert KNOWN.misspelt(name) == meant
-
-
-def test_the_document_names_the_prefixes_of_other_libraries():
-    text = (Path(__file__).parents[2] / "docs" / "communication.md").read_text()
-    assert [prefix for prefix in READ_BY_OTHERS if f"`{prefix}`" not in text] == []
