@@ -54,6 +54,8 @@ class Dot(NamedTuple):
     """Above the point."""
     pale: bool = False
     """Whether the point stands back."""
+    dashed: bool = False
+    """Whether the line to it is dashed, as to a point that was not measured."""
 
 
 class Line(NamedTuple):
@@ -154,9 +156,11 @@ def points(
         colour, marker = COLOURS[curve_colour(at)], MARKERS[at % len(MARKERS)]
         beside = ScaledTranslation(_BESIDE * (at - (len(curves) - 1) / 2), 0, figure.dpi_scale_trans)
         place: dict[str, Any] = {"color": colour, "transform": axes.transData + beside}
-        joined = {dot.x: dot.estimate.value for dot in own}
-        (line,) = axes.plot([*joined], [*joined.values()], alpha=0.4, **place)
-        mark(line, key=label)
+        joined = {dot.x: dot.estimate.value for dot in own if not dot.dashed}
+        dashed = dict([*joined.items()][-1:]) | {dot.x: dot.estimate.value for dot in own if dot.dashed}
+        for line_style, part in (("-", joined), ("--", dashed))[: 1 + any(dot.dashed for dot in own)]:
+            (line,) = axes.plot([*part], [*part.values()], alpha=0.4, linestyle=line_style, **place)
+            mark(line, key=label)
         for dot in own:
             value, bar = dot.estimate.value, errors(dot.estimate)
             place |= {"mfc": colour if bar else COLOURS["bg"], "alpha": 0.4 if dot.pale else None}

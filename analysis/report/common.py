@@ -153,7 +153,7 @@ def points_figure(
 
     Args:
         rows: curve, name and place on the horizontal axis of each point, its estimate, which may be None, and
-            maybe the text and whether it is pale of `analysis.draw.points.Dot`.
+            maybe the other fields of `analysis.draw.charts.Dot`.
         heading: of the vertical axis.
         options: guides and band of `analysis.draw.points.points`.
     """

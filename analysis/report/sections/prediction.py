@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from analysis.draw.charts import Guide
 from analysis.draw.style import size_axis
 from analysis.predict.basis import CurveForecast
 from analysis.predict.forecast import Forecast, Refusal, replay_error
@@ -21,7 +20,7 @@ from analysis.report.common import (
 )
 from analysis.results.curves import Curve
 from analysis.stats.estimates import Estimate
-from analysis.units import plural, text
+from analysis.units import Unit, plural, text
 
 
 class _Row(NamedTuple):
@@ -84,32 +83,39 @@ def _line(each: CurveForecast) -> str:
 
 
 def _figure(study: Study, shown: list[CurveForecast]) -> Figure:
-    """Throughput: measured points, and pale predicted ones with their 90 % intervals on a dashed line."""
+    """Efficiency, or throughput without a base: measured points, and on dashed lines pale predicted ones with
+    their 90 % intervals."""
+    with_base = all(each.curve.base for each in shown)
+    unit: Unit = "share" if with_base else "samples/s"
+    title = "efficiency" if with_base else "throughput"
     rows: list[tuple[Any, ...]] = []
-    guides = []
     for each in shown:
-        curve, last = each.curve, each.curve.points[-1]
-        rows += [(curve.label, curve.name(point), point.size, point.samples_per_s) for point in curve.points]
-        end = (last.size, last.samples_per_s.value)
+        curve = each.curve
+        measured = [(curve.name(point), point.size, point) for point in curve.points]
+        rows += [
+            (curve.label, name, size, point.efficiency if with_base else point.samples_per_s)
+            for name, size, point in measured
+        ]
         for made in each.made:
-            rate, size = made.samples_per_s, made.nodes * made.per_node
-            low, high = (rate * math.exp(sign * made.half[90]) for sign in (-1, 1))
-            ends = " to ".join(text(bound, "samples/s") for bound in (low, high))
+            size = made.nodes * made.per_node
+            value = made.efficiency if with_base and made.efficiency else made.samples_per_s
+            low, high = (value * math.exp(sign * made.half[90]) for sign in (-1, 1))
+            ends = " to ".join(text(bound, unit) for bound in (low, high))
             name = f"{plural(size, curve.unit)}, predicted ({ends})"
-            rows.append((curve.label, name, size, Estimate(rate, low, high, 0), "", True))
-            guides.append(Guide((end[0], size), (end[1], rate), "predicted"))
-            end = (size, rate)
+            rows.append((curve.label, name, size, Estimate(value, low, high, 0), "", True, True))
     x = size_axis(unit_name([each.curve for each in shown]), [row[2] for row in rows])
+    levels = (0.0, 1.0) if with_base else ()
+    heading = title if with_base else f"{title} (samples/s)"
     return points_figure(
         study,
         "prediction",
-        "Predicted throughput",
+        f"Measured, and on dashed lines predicted {title}",
         rows,
-        "samples/s",
+        unit,
         x,
-        "throughput (samples/s)",
-        log=x.log,
-        guides=guides,
+        heading,
+        levels=levels,
+        log=x.log and not with_base,
     )
 
 
