@@ -39,6 +39,7 @@ def node(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
     monkeypatch.setenv("SLURM_STEP_ID", "3")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")  # also of an array task beside other runs
     return commands, memory
 
 
@@ -49,7 +50,7 @@ def command(path: Path, text: str) -> None:
 
 def opened(kind: str, memory: Path) -> Any:
     described = {"kind": kind, "image": "x.sif", "mounts": ["/data:/data:ro"], "arguments": ["--one"]}
-    return container.opened(described, [Path("/code"), Path("/code")], memory, 60.0, Mock(job_id="7"))
+    return container.opened(described, [Path("/code"), Path("/code")], memory, 60.0, Mock(job_id="6_3/0"))
 
 
 def test_apptainer_starts_each_command_where_only_the_two_signals_are_ignored(node):

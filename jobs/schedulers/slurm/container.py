@@ -44,7 +44,7 @@ def opened(
     held, log = memory / "container", memory / "container.log"
     with open(log, "wb") as output:
         step = processes.spawn(
-            [*_step(job.job_id), *of_pyxis(container, folders), *_holder(held)],
+            [*_step(), *of_pyxis(container, folders), *_holder(held)],
             log=output.fileno(),
             env=outside_job(os.environ),
         )
@@ -81,10 +81,11 @@ def _mounts(container: Mapping[str, Any], folders: Sequence[Path]) -> list[str]:
     return [*(f"{folder}:{folder}" for folder in dict.fromkeys(folders)), *container["mounts"]]
 
 
-def _step(job_id: str) -> list[str]:
+def _step() -> list[str]:
     """A step of one task on this node, which uses resources of the agent's step."""
+    job, node = os.environ["SLURM_JOB_ID"], os.environ["SLURMD_NODENAME"]
     return [
-        *("srun", f"--jobid={job_id}", f"--nodelist={os.environ['SLURMD_NODENAME']}", "--overlap", "--mem=0"),
+        *("srun", f"--jobid={job}", f"--nodelist={node}", "--overlap", "--mem=0"),
         *("--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--cpus-per-task=1", "--cpu-bind=none"),
         "--mpi=none",
     ]
