@@ -55,10 +55,10 @@ class Packing:
         if resources["share_gpus"] or not asks_for_gpus(resources["device"]):
             return
         first, count = self.place * int(resources["gpus_per_node"]), int(resources["gpus_per_node"])
-        visible = {name: os.environ[name].split(",") for name in _VISIBLE if os.environ.get(name)}
-        if not visible:  # the scheduler manages no GPUs
-            visible = {_VISIBLE[0]: [str(number) for number in range(first + count)]}
-        os.environ.update({name: ",".join(ids[first : first + count]) for name, ids in visible.items()})
+        # HIP counts CUDA's devices within ROCR's: where both are set, CUDA's alone are restricted
+        name = next((name for name in _VISIBLE if os.environ.get(name)), _VISIBLE[0])
+        every = ",".join(map(str, range(first + count)))  # where the scheduler manages no GPUs
+        os.environ[name] = ",".join((os.environ.get(name) or every).split(",")[first : first + count])
 
     def has_others_at_work(self, run: RunDir, restart: int, *, unclaimed: bool) -> bool:
         """Whether another run of the job is at work in the start number `restart` of the job.

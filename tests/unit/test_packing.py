@@ -24,6 +24,7 @@ from jobs.core.processes import current_process
 from jobs.node.allocation import Allocation, NodeContext
 from jobs.node.ending import request_requeue
 from jobs.schedulers.interface import Batch, Submission, SubmitQuota
+from jobs.schedulers.slurm.allocation import SlurmAllocation
 from jobs.schedulers.slurm.profile import Profile
 from jobs.schedulers.slurm.scheduler import script_fields
 from jobs.schedulers.slurm.script import render, shape_options
@@ -114,6 +115,11 @@ def test_each_run_has_a_step_a_log_and_an_end_of_its_own(tmp_path):
     ("environ", "resources", "seen"),
     [
         ({"ROCR_VISIBLE_DEVICES": "0,1,2,3"}, {}, {"ROCR_VISIBLE_DEVICES": "2,3"}),
+        (
+            {"CUDA_VISIBLE_DEVICES": "0,1,2,3", "ROCR_VISIBLE_DEVICES": "0,1,2,3"},
+            {},
+            {"CUDA_VISIBLE_DEVICES": "2,3", "ROCR_VISIBLE_DEVICES": "0,1,2,3"},
+        ),
         ({}, {}, {"CUDA_VISIBLE_DEVICES": "2,3"}),
         ({"CUDA_VISIBLE_DEVICES": "0"}, {"share_gpus": True}, {"CUDA_VISIBLE_DEVICES": "0"}),
     ],
@@ -128,6 +134,18 @@ def test_the_gpus_of_the_second_run(monkeypatch, environ, resources, seen):
     # the job may use more processors than Slurm counts: other jobs have some of them
     Packing(1, dict.fromkeys(map(RunDir, map(Path, "abcd")), 0)).take_share(section, processors=0)
     assert {name: os.environ[name] for name in os.environ if name.endswith("_VISIBLE_DEVICES")} == seen
+
+
+def test_the_share_of_a_run_is_not_taken_for_missing_gpus(monkeypatch):
+    monkeypatch.delenv("SLURM_GPUS_ON_NODE", raising=False)
+    of_job = {"SLURM_JOB_ID": "7", "SLURM_GPUS_PER_NODE": "4", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+    for name, value in of_job.items():
+        monkeypatch.setenv(name, value)
+    allocation = SlurmAllocation(os.environ, 1)
+    record = {"config": Config.model_validate({"resources": FOUR}).as_dict()}
+    Packing(1, dict.fromkeys(map(RunDir, map(Path, "ab")), 0)).take_share(record["config"]["resources"], 0)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert allocation.missing_gpus(record) is None
 
 
 @pytest.mark.parametrize(

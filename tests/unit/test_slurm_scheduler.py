@@ -149,6 +149,7 @@ def test_a_batch_is_an_array_and_its_tasks_are_found_again(slurm, tmp_path, monk
         ("name", "b", True),
         ("config", {"optim": {"lr": 0.5}}, True),
         ("config", {"resources": {"nodes": 4}}, False),
+        ("config", {"resources": {"nodes": 3, "runs_per_node": 2}}, False),
         ("config", {"job": {"time_limit_min": 7}}, False),
         ("excluded_nodes", ["n7"], False),
         ("provenance", {"code": {"path": ".code/other"}}, False),

@@ -68,7 +68,7 @@ class SlurmAllocation(CurrentAllocation):
         self.gpus_on_node = environ.get("SLURM_GPUS_ON_NODE")
         self.step = environ.get("SLURM_STEP_LAUNCHER_PORT", "")  # a port of srun: new in each start
         self.submit_folder = Path(environ.get("SLURM_SUBMIT_DIR") or Path.cwd())
-        self._environ = environ
+        self._environ = dict(environ)  # a run beside others restricts its own environment to its GPUs
         self._clock_offset_s = 0.0
 
     def hosts(self) -> list[str] | None:

@@ -91,7 +91,9 @@ class SlurmScheduler(Scheduler):
         read = [config, record["profile"], record.get("excluded_nodes"), str(code), *map(str, folders)]
         key = json.dumps(read)
         if key not in self._scripts:
-            fields = script_fields(Batch([Submission(run, 0, "")], {**record, "config": config}, profile))
+            runs = config["resources"].get("runs_per_node", 1)
+            own = {**record, "config": config}
+            fields = script_fields(Batch([Submission(run, 0, "")], own, profile, runs_per_job=runs))
             fields = dataclasses.replace(fields, name="array", comment="", tasks=[ArrayTask(Path("/"), 0)])
             self._scripts[key] = render(dataclasses.replace(fields, logs=Path("/")))
         return self._scripts[key]
