@@ -163,6 +163,8 @@ def forecast(basis: Basis, nodes: int, known: Sequence[ledger.Score] = ()) -> Fo
             {},
             f"the measured step of {largest.nodes} nodes is {check:+.0%} beside the replayed one",
         )
+    if missing and basis.planned:
+        return Refusal("other buckets need a replay of the step", missing)
     if missing and (basis.efficiency or 1.0) < LEAST_EFFICIENCY:
         return Refusal(f"below {LEAST_EFFICIENCY:.0%} efficiency only a replayed step is predicted", missing)
     step_s = sum(parts.values()) or _by_laws(basis, nodes)

@@ -65,11 +65,11 @@ def _predict(args: argparse.Namespace) -> int:
     from analysis.read.load import load_runs
     from analysis.results.cost import seconds_of
     from analysis.study import make_study
-    from disttrain.errors import ConfigError
-    from jobs.cli.command_output import add_json
+    from disttrain.errors import ConfigError, message_of
+    from jobs.cli.command_output import add_json, print_warning
 
-    if (args.deadline is None) != (args.samples is None):
-        raise ConfigError("--samples, a training, and --deadline, its time, belong together")
+    if args.deadline and args.samples is None:
+        raise ConfigError("needs --samples, those of the training", at="--deadline")
     deadline_s = seconds_of(args.deadline) if args.deadline else None
     sweep = _sweep(args)
     study = make_study(load_runs([args.runs / sweep]))
@@ -90,7 +90,10 @@ def _predict(args: argparse.Namespace) -> int:
         past = study.past_predictions
         inside = sum(score.inside for score in past)
         print(f"\nof {len(past)} earlier predictions measured since, {inside} lay in the 90 % interval")
-    ledger.add(args.runs / ledger.FILE, entries)
+    try:
+        ledger.add(args.runs / ledger.FILE, entries)
+    except OSError as error:  # the runs of another user
+        print_warning(f"the predictions are not recorded: {message_of(error)}")
     add_json(predictions=[line for each in found for line in _json(each)], past=study.past_predictions)
     return 0
 
@@ -103,7 +106,7 @@ def _sweep(args: argparse.Namespace) -> str:
 
 
 def _sizes(args: argparse.Namespace, basis: Basis) -> list[int]:
-    """Nodes to predict. Raises `ConfigError` for sizes that are measured or no full nodes."""
+    """Nodes to predict, if named. Raises `ConfigError` for sizes that are measured or no full nodes."""
     from disttrain.errors import ConfigError
 
     largest = basis.largest
@@ -116,7 +119,7 @@ def _sizes(args: argparse.Namespace, basis: Basis) -> list[int]:
         raise ConfigError(
             f"{measured[0]} is not above the largest measured size, {largest.nodes} nodes", at="--nodes"
         )
-    return sorted(set(sizes)) or [largest.nodes * ratio for ratio in (2, 4, 8)]
+    return sorted(set(sizes))
 
 
 def _with_buckets(basis: Basis, bucket_mb: float) -> Basis | Refusal:
@@ -206,8 +209,7 @@ def _row(each: Forecast, samples: float | None) -> list[str]:
     from jobs.cli.formatting import duration, number
 
     bounds = (f"{low * 1e3:.1f} to {high * 1e3:.1f} ms" for low, high in map(each.bounds, (50, 90)))
-    seconds = (samples or 1e6) / each.samples_per_s
-    hours = each.nodes * each.per_node * seconds / 3600
+    seconds = (samples or 0) / each.samples_per_s
     return [
         str(each.nodes),
         f"{each.step_s * 1e3:.1f} ms",
@@ -215,7 +217,7 @@ def _row(each: Forecast, samples: float | None) -> list[str]:
         number(each.samples_per_s),
         "" if each.efficiency is None else f"{each.efficiency:.1%}",
         duration(seconds * each.factor()) if samples else "",
-        number(hours, 3),
+        number(each.nodes * each.per_node * seconds / 3600, 3) if samples else "",
         *([f"{part * 1e3:.1f} ms" for part in each.parts.values()] or ["", "", ""]),
     ]
 

@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -150,6 +151,8 @@ def test_larger_buckets(mib, buckets):
     found = made(forecast(basis(planned=planned), 16))
     assert found.parts["own work"] == pytest.approx(0.3)
     assert found.parts["exposed communication"] < all_reduce_s(10_000_000, 16)
+    unlike = forecast(basis(planned=planned, lacks="x"), 16)
+    assert unlike == Refusal("other buckets need a replay of the step", "x"), "laws know no buckets"
 
 
 def test_smaller_buckets_than_the_measured_are_refused():
@@ -314,7 +317,7 @@ def test_the_section():
 
 
 @pytest.mark.usefixtures("cluster")
-def test_the_verb(capsys):
+def test_the_verb(capsys, monkeypatch):
     fake_sweep(RUNS, nodes=(1, 2, 4), efficiency=0.95, strategy="ddp")
     answer = ask_json(capsys, "predict default --nodes 8 128")
     eight, refusal = answer["predictions"]
@@ -327,6 +330,10 @@ def test_the_verb(capsys):
     assert head.split()[:2] == ["NODES", "STEP"]
     assert row.split()[0] == "8"
     assert "no replay: no profiled step" in text
+    assert "DEVICE-H" not in head
+    monkeypatch.setattr(ledger, "add", Mock(side_effect=PermissionError(13, "Permission denied", "x")))
+    text = ask(capsys, "predict default --samples 1e6")
+    assert "DEVICE-H" in text
     text = ask(capsys, "predict default --nodes 8 64 --samples 1e6 --deadline 20min")
     assert "cheapest predicted size within the deadline: 64 nodes" in text
     assert "not predicted: --bucket-mb needs a replay" in ask(capsys, "predict default --bucket-mb 8")
@@ -338,7 +345,7 @@ def test_the_verb(capsys):
     [
         ("predict default --nodes 4", "--nodes: 4 is not above the largest measured size, 4 nodes"),
         ("predict default --gpus 9", "--gpus: 9 is not a multiple of 2 devices a node"),
-        ("predict default --samples 5", "--samples, a training, and --deadline, its time, belong together"),
+        ("predict default --deadline 5h", "--deadline: needs --samples, those of the training"),
         ("predict nope", "no sweep 'nope' in runs"),
         ("predict strong --calibrate", "no curve can be predicted: the batch of a rank changes"),
     ],
