@@ -280,7 +280,9 @@ def test_accounting_adds_who_cancelled_a_job(commands, rows, message):
 def test_starts_of_a_job_are_accounted_oldest_first(commands):
     late, early = record("7", "RUNNING", submitted=200), record("7", "NODE_FAIL", submitted=100)
     sacct(commands, late, early, record("8", "COMPLETED"))
-    starts = SlurmScheduler().accounted(["7"])
+    starts = SlurmScheduler().accounted(["7", "9/0"])
+    assert "9/0" not in commands.calls(), "no id of Slurm"
+    assert starts["9/0"] == []
     assert [each.submitted for each in starts["7"]] == [100, 200]
     squeue(commands)
     assert SlurmScheduler().poll(["7"])["7"].status == "running", "the newest start counts"

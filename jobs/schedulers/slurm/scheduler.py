@@ -230,12 +230,12 @@ class SlurmScheduler(Scheduler):
         return queries.node_names()
 
     def accounted(self, job_ids: Sequence[str]) -> dict[str, list[AccountedStart]]:
-        try:
-            records = queries.records(job_ids)
-        except commands.SlurmCommandError as why:
-            raise Unreachable(str(why)) from None
         # the starts of a job are not those of each of its runs, which end one after the other
         alone = [job_id for job_id in job_ids if commands.job_of(job_id) == job_id]
+        try:
+            records = queries.records(alone)
+        except commands.SlurmCommandError as why:
+            raise Unreachable(str(why)) from None
         own = queries.by_job(records, alone)
         return {job_id: [*own.get(job_id, ())] for job_id in job_ids}
 
