@@ -154,7 +154,7 @@ def test_train_sbatch_finds_its_code_from_inside_an_allocation(
         path, _, *words = record.read_bytes().decode().split("\0")
         assert words == ["-m", "jobs.submission.sbatch_entry", *arguments, ""]
         assert path == str(home)
-    assert [path.name for path in quiet.iterdir()] == [f"train-{job}.log"]
+    assert [path.relative_to(quiet).as_posix() for path in quiet.rglob("*.*")] == [f"runs/train-{job}.log"]
 
 
 def test_a_dry_run_asks_slurm(on_slurm: MiniCluster, tmp_path: Path) -> None:

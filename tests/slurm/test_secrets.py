@@ -69,7 +69,7 @@ def test_ranks_have_the_value_that_no_other_user_sees(
     assert (folder.parent / "seen" / "values").read_text().split() == [value]
     public = list(seen_by_others(folder, on_slurm, job))
     if way == "by hand, argument":  # the user gave the arguments of the job to Slurm
-        log = (folder / f"train-{job}.log").read_text()
+        log = (folder / "runs" / f"train-{job}.log").read_text()
         assert "arguments of a job" in log
         public = [log]
     assert not [text for text in public if value in text]
@@ -110,7 +110,7 @@ def seen_by_others(folder: Path, cluster: MiniCluster, job: str) -> Iterator[str
     found = cluster.ask("sacct", "-P", "-o", "ALL", "-j", job)
     assert "SubmitLine" in found
     yield found
-    yield from (path.read_text() for path in folder.glob("*.log"))
+    yield from (path.read_text() for path in folder.glob("runs/*.log"))
 
 
 def files_with(value: str, folder: Path) -> list[str]:
