@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from typing import Any
 
 from pydantic_core import PydanticUndefined
@@ -57,6 +58,8 @@ def first_difference(recorded: dict[str, Any], now: dict[str, Any]) -> str | Non
     for key in [*after, *(key for key in before if key not in after)]:
         old, new = before.get(key, ABSENT), after.get(key, ABSENT)
         if old != new and key not in ignored:
+            if key == "command" and new is ABSENT:  # `run` gives each run its own
+                return f"its command is {shlex.join(old)}"
             return f"{key} was {_shown(old)} and is now {_shown(new)}"
     return None
 

@@ -60,7 +60,7 @@ def _refusal(curve: Curve, points: Sequence[Point], per_node: int) -> Refusal | 
         )
         return Refusal(f"{sizes} measured", "measure 1, 2 and 4 nodes")
     if any(point.basis == "not stationary" for point in points):
-        return Refusal("the steps of a run are not stationary", "run longer, or report --warmup N")
+        return Refusal("the steps of a run are not stationary", "run longer, or predict --warmup N")
     if any(metrics.oversubscribed for point in points for metrics in point.metrics):
         return Refusal("ranks share the processors of one machine", "give each rank processors of its own")
     if len({point.global_batch_size // point.size for point in points}) > 1:

@@ -245,7 +245,7 @@ def _remeasured(metrics: Metrics, before: Steps, warmup: int) -> tuple[Steps, Me
     return after, metrics.model_copy(
         update={name: rate * work / time for name, rate in rates.items() if rate is not None}
         | {
-            "warmup_steps": metrics.warmup_steps + metrics.measured_steps - measured_steps,
+            "warmup_steps": max(warmup, metrics.warmup_steps + metrics.measured_steps - measured_steps),
             "left_out": [*metrics.left_out, (1, int(after.lowest_rank.step[0]) - 1)],
             "measured_steps": measured_steps,
             "measured_s": measured_s,

@@ -47,6 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.value(parser, "--samples", "N", text, type=above_zero)
     text = "name the cheapest size whose training ends within this time: 90min, 6h, 2d"
     options.value(parser, "--deadline", "TIME", text)
+    text = "leave out the first N steps after each start, where the recorded warm-up is shorter"
+    options.value(parser, "--warmup", "N", text, type=int, default=0)
     text = "measure collectives on the largest measured size in a job, which a replay of the step needs"
     options.flag(parser, "--calibrate", text)
     options.submission(parser)
@@ -72,7 +74,7 @@ def _predict(args: argparse.Namespace) -> int:
         raise ConfigError("needs --samples, those of the training", at="--deadline")
     deadline_s = seconds_of(args.deadline) if args.deadline else None
     sweep = _sweep(args)
-    study = make_study(load_runs([args.runs / sweep]))
+    study = make_study(load_runs([args.runs / sweep], warmup=args.warmup))
     if not study.curves:
         raise ConfigError("no run has finished", at=sweep)
     known = [*ledger.published(), *study.past_predictions]
@@ -146,7 +148,7 @@ def _calibrate(args: argparse.Namespace) -> int:
     from jobs.cli import bench
 
     sweep = _sweep(args)
-    curves = scaling_curves(load_runs([args.runs / sweep]))
+    curves = scaling_curves(load_runs([args.runs / sweep], warmup=args.warmup))
     bases = [(curve, basis_of(curve, args.gpus_per_node)) for curve in curves]
     usable = [(curve, basis) for curve, basis in bases if isinstance(basis, Basis)]
     if not usable:

@@ -88,7 +88,7 @@ def check_packing(actions: Iterable[Action], scheduler: Scheduler, most_running:
             raise ConfigError(
                 f"resources.runs_per_node={runs} with resources.gpus_per_node={gpus}: a node has "
                 f"{profile.gpus_per_node} GPUs (profile {profile.name}), for at most "
-                f"{max(1, profile.gpus_per_node // gpus)} runs"
+                f"{max(1, profile.gpus_per_node // gpus)} runs; resources.share_gpus=true shares them"
             )
 
 

@@ -213,3 +213,4 @@ def test_a_difference_of_an_option_that_only_one_command_has():
     now["data"]["path"] = 3
     assert first_difference(recorded, now) == "data.path was absent and is now 3"
     assert first_difference(now, recorded) == "data.path was 3 and is now absent"
+    assert first_difference({"command": ["a.py", "b c"]}, {}) == "its command is a.py 'b c'"
