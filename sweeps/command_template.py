@@ -82,7 +82,7 @@ def filled(config: Config, axes: Mapping[str, Any], repeat: int, at: Callable[[s
         if key in own:
             raise ConfigError(f"{{{key}}} is a value of each run; give the axis another name", at=at(key))
         if key not in used:
-            hint = nearest(key, used) or nearest(key, values)
+            hint = nearest(key, used) or nearest(key, values.keys() - axes.keys())
             raise ConfigError(f"{key} is no config key, and the command has no {{{key}}}{hint}", at=at(key))
     resume = tuple(_filled(word, values, (*PLACEHOLDERS, CHECKPOINT)) for word in config.job.resume_args)
     env = {name: _filled(text, values, PLACEHOLDERS) for name, text in config.job.env.items()}
