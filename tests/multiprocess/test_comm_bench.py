@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from disttrain.comm_bench.__main__ import measure
+from disttrain.comm_bench.__main__ import measure, sizes_up_to
 from disttrain.comm_bench.ddp_steps import Model
 from disttrain.records.comm_bench import CommBench
 from disttrain.runtime.process_group import World
@@ -19,7 +19,7 @@ WIDTH, LAYERS = 40, 3
 def measured(world: World) -> CommBench:
     """On 2 nodes of 2 ranks."""
     placed = dataclasses.replace(world, local_rank=world.rank % 2, local_size=2)
-    return measure(placed, Model(WIDTH, LAYERS, rows=2), 8192, 3)
+    return measure(placed, Model(WIDTH, LAYERS, rows=2), sizes_up_to(8192), 3)
 
 
 def test_each_form_is_measured_with_the_bytes_of_its_scheme(four_ranks: Ranks) -> None:
