@@ -159,10 +159,8 @@ def forecast(basis: Basis, nodes: int, known: Sequence[ledger.Score] = ()) -> Fo
         except BelowMeasured as error:
             missing = f"{error}; predict --calibrate measures them"
     if abs(check) > LARGEST_ERROR:
-        parts, missing = (
-            {},
-            f"the measured step of {largest.nodes} nodes is {check:+.0%} beside the replayed one",
-        )
+        parts = {}
+        missing = f"the measured step of {largest.nodes} nodes is {check:+.0%} beside the replayed one"
     if missing and basis.planned:
         return Refusal("other buckets need a replay of the step", missing)
     if missing and (basis.efficiency or 1.0) < LEAST_EFFICIENCY:
